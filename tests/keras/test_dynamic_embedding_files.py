@@ -398,3 +398,62 @@ def test_model_that_has_trained_restores_a_checkpoint_in_the_memory_of_its_rows(
     assert layer.get_embedding_table().keys.tolist() == [1, 2, 3, 4]
     # All rows of the table and its two slots would take 480 MB.
     assert resident() - before < 120e6
+
+
+class Sharing(tf.keras.Model):
+    """A model whose table Keras loads before or after the optimizer, by its name."""
+
+    def __init__(self, layer, attribute, optimizer):
+        super().__init__()
+        setattr(self, attribute, layer)
+        self.attribute = attribute
+        self(tf.constant([0]))
+        self.compile(optimizer, jit_compile=False)
+        optimizer.build(self.trainable_variables)
+
+    @property
+    def shared(self):
+        return getattr(self, self.attribute)
+
+    def call(self, ids, training=False):
+        return self.shared(ids, training=training)
+
+
+@pytest.mark.parametrize("attribute", ["a_table", "z_table"])
+@pytest.mark.parametrize("name", ["adam", "adagrad", "adam_async"])
+def test_loaded_rows_have_new_slots_in_another_model_that_shares_them(
+    name, attribute, tmp_path
+):
+    def sharing(*optimizers):
+        layer = tfs.keras.Embedding(Dynamic(20), 4, name="words")
+        return [Sharing(layer, attribute, optimizer) for optimizer in optimizers]
+
+    def slots_of(model):
+        (by_kind,) = row_slots([model.optimizer], model.shared._growing).values()
+        return by_kind
+
+    make = OPTIMIZERS[name]
+    path = str(tmp_path / "x.weights.h5")
+    (saved,) = sharing(make())
+    step(saved, [7, 8], 1.0)
+    saved.save_weights(path)
+    model, other = sharing(make(), tf.keras.optimizers.Adagrad(0.05))
+    for one in (model, other):
+        step(one, [1, 2, 3], 100.0)
+    model.load_weights(path)
+    for kind, slot in slots_of(other).items():
+        np.testing.assert_array_equal(
+            slot.variable, np.full_like(slot.variable, slot.initial), kind
+        )
+    for one in (saved, model):
+        step(one, [8], 1.0)
+    tf.nest.map_structure(
+        np.testing.assert_array_equal,
+        saved.shared.get_embedding_table(),
+        model.shared.get_embedding_table(),
+    )
+    for kind, slot in slots_of(saved).items():
+        same = slots_of(model)[kind].variable
+        used = np.any(slot.variable.numpy() != slot.initial, axis=1)
+        assert used.any(), kind
+        np.testing.assert_array_equal(slot.variable[:2], same[:2], kind)

@@ -1,5 +1,6 @@
 """Rows of tables that grow that are taken back, and begin anew."""
 
+import importlib.util
 import logging
 
 import dynamic_models as models
@@ -201,6 +202,51 @@ def test_fit_maintains_and_says_what_it_counts(caplog):
     assert history.history["without_row/items"] == [0, 0]
     stats = model.embedding.table_stats()["items"]
     assert stats["evicted"] == stats["admitted"] - len(used) > 0
+    # They were admitted in both trainings, and evicted in the second one alone.
+    assert sum(history.history["evicted/items"]) == stats["evicted"]
+    assert 0 < sum(history.history["admitted/items"]) < stats["admitted"]
+
+
+@pytest.mark.skipif(
+    not importlib.util.find_spec("tensorboard"), reason="needs tensorboard"
+)
+def test_tensorboards_callback_gets_what_fit_counts(tmp_path):
+    model = models.growing(tfs.keras.AdamAsync(0.05), unused_for=20)
+    board = tf.keras.callbacks.TensorBoard(str(tmp_path))
+    data = models.dataset([0, 1] * 20, 12, with_keys=True)
+    history = tfs.keras.fit(model, data, epochs=2, verbose=0, callbacks=[board]).history
+    found = {}
+    for path in tmp_path.glob("train/events*"):
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                if "/items" in value.tag:
+                    numbers = found.setdefault(value.tag, [])
+                    numbers.append(float(tf.make_ndarray(value.tensor)))
+    counted = ("rows", "without_row", "admitted", "evicted")
+    assert found == {f"epoch_{x}/items": history[f"{x}/items"] for x in counted}
+    assert found["epoch_admitted/items"][0] > 0
+
+
+def test_memory_is_that_of_rows_in_use_and_of_all_their_slots():
+    model, layer = small(tfs.keras.AdamAsync(0.5), Dynamic(1000, unused_for=1))
+    row = 4 * 4  # of floats
+    stats = layer.table_stats()["t"]
+    assert (stats["vector_bytes"], stats["slot_bytes"]) == (0, 0)
+    steps(model, [1, 2, 3])
+    stats = layer.table_stats()["t"]
+    # A key and its uses take 8 bytes each; there are two moments.
+    assert stats["vector_bytes"] == 3 * (row + 8 + 8)
+    assert stats["slot_bytes"] == 3 * 2 * row
+    # Another optimizer has slots of the rows, too; the one around it has no more.
+    inner = tfs.keras.RowwiseAdagrad(0.1)
+    other = tfs.keras.GradientAccumulation(inner, 2)
+    other.build(model.trainable_variables)
+    stats = layer.table_stats()["t"]
+    assert stats["slot_bytes"] == 3 * (2 * row + 4)
+    tfs.keras.maintain_tables(model, step=2)
+    tfs.keras.maintain_tables(model, step=4)
+    stats = layer.table_stats()["t"]
+    assert (stats["vector_bytes"], stats["slot_bytes"]) == (0, 0)
 
 
 def test_fit_maintains_with_callbacks_in_a_list_of_keras():

@@ -5,12 +5,14 @@ import pathlib
 import threading
 
 import keras_variants
+import numpy as np
 import pytest
 import tensorflow as tf
 
 import tf_syncrep as tfs
 from tf_syncrep.python.keras.sync_replicas import scalars_writer, sync_report
 from tf_syncrep.python.keras.training_clock import TrainingClock
+from tf_syncrep.python.report import command, summary
 
 WORKER = "/job:worker/replica:0/task:"
 
@@ -222,3 +224,29 @@ def test_fit_in_one_process_is_reported_on(capsys):
     history = model.fit(words, targets, batch_size=8, verbose=0, callbacks=[report])
     assert history.history["sync/updates"] == [2.0]
     assert capsys.readouterr().out.startswith("SyncReplicas: 2 updates (")
+
+
+def test_tables_that_grow_are_in_the_files_and_in_the_report(tmp_path):
+    table = tfs.keras.Embedding(tfs.keras.Dynamic(5), 2, name="ids")
+    layers = [tf.keras.layers.Input((), dtype="int64"), table]
+    model = tf.keras.Sequential([*layers, tf.keras.layers.Dense(1)])
+    model.compile(tfs.keras.SyncReplicas(tfs.keras.AdamAsync(), 1), "mse")
+    report = tfs.keras.SyncReport(log_dir=str(tmp_path), verbose=0)
+    table(tf.constant([0, 1]), training=True)  # before this training
+    for some in (range(1, 4), range(2, 9)):
+        ids = np.array(some)
+        # Each call writes a file of its own.
+        model.fit(
+            ids, ids, batch_size=len(ids), epochs=2, verbose=0, callbacks=[report]
+        )
+    stats = table.table_stats()["ids"]
+    scalars = scalars_in(tmp_path)
+    assert scalars["tables/admitted/ids", 2] == 2
+    assert scalars["tables/admitted/ids", 4] == 1
+    memory = sum(stats[f"{x}_bytes"] for x in ("index", "vector", "slot"))
+    assert scalars["tables/bytes/ids", 4] == memory
+    found, _ = command.read(str(tmp_path))
+    assert [" ".join(x.split()) for x in summary.tables(found).splitlines()] == [
+        "table rows in use ids without row admitted evicted refused memory",
+        f"ids 5 of 5 (100 %) 8 3 0 8 {memory / 2**20:.1f} MiB",
+    ]

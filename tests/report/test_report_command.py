@@ -15,15 +15,21 @@ draws = pytest.mark.skipif(
 )
 
 
-def write_log(folder, count=10, workers=2, **totals):
-    """Figures of several moments, a second apart, with losses beside them."""
+def write_log(folder, count=10, workers=2, rows=0, **totals):
+    """Figures of several moments, a second apart, with losses beside them.
+
+    With `rows` there is a table that grows.
+    """
+    counters = ("capacity", "without_row", "admitted", "evicted", "refused", "bytes")
+    table = {f"tables/{x}/items": 1e6 for x in counters}
+    table = table | {"tables/rows/items": float(rows)} if rows else {}
     names = [f"worker:{i}" for i in range(workers)]
     events = []
     for i in range(1, count + 1):
         contributed = {name: (2 if name == "worker:1" else 4) * i for name in names}
         waited = dict.fromkeys(names, 0.25 * i)
         figures = event_logs.sync_figures(3 * i, contributed, waited, **totals)
-        events.append((1e9 + i, figures | {"loss": 1.0 / i}))
+        events.append((1e9 + i, figures | table | {"loss": 1.0 / i}))
     return event_logs.write(folder / "events.out.tfevents.1", events, 1e9)
 
 
@@ -43,7 +49,7 @@ def _environment(monkeypatch):
 @draws
 def test_draws_a_picture_and_says_the_same_in_words(tmp_path):
     held_up = {"held_up_secs/worker:1": 4.2}
-    write_log(tmp_path / "run", late=7, voided=2, **held_up)
+    write_log(tmp_path / "run", rows=123_456, late=7, voided=2, **held_up)
     status, stdout, stderr = report(tmp_path)
     assert (status, stderr) == (0, [])
     assert stdout == [
@@ -55,6 +61,11 @@ def test_draws_a_picture_and_says_the_same_in_words(tmp_path):
         "worker    contributed  dropped        waited  held up",
         "worker:0           40        0  2.5 s (25 %)    0.0 s",
         "worker:1           20        0  2.5 s (25 %)    4.2 s",
+        "",
+        "table                  rows in use  ids without row   admitted    evicted"
+        "    refused   memory",
+        "items  123,456 of 1,000,000 (12 %)        1,000,000  1,000,000  1,000,000"
+        "  1,000,000  1.0 MiB",
         "",
         f"Wrote {tmp_path}/sync_report.png.",
     ]
@@ -132,7 +143,7 @@ def test_live_shows_how_a_training_goes_on(tmp_path, monkeypatch, capsys):
         assert secs >= live._REFRESH_SECS
         if not moments:
             raise KeyboardInterrupt
-        write_log(tmp_path / "run", count=moments.pop(0), late=7)
+        write_log(tmp_path / "run", count=moments.pop(0), rows=5, late=7)
 
     live.watch(str(tmp_path), wait)
     shown = capsys.readouterr().out
@@ -144,6 +155,7 @@ def test_live_shows_how_a_training_goes_on(tmp_path, monkeypatch, capsys):
     assert re.search(r"updates/s +3 ▁{60} 3\b", shown[second:])
     assert re.search(r"dropped/s .* 0\b", shown[second:])
     assert "worker:1           40" in shown[second:]
+    assert "items  5 of 1,000,000 (0 %)" in shown[second:]
 
 
 def test_live_ends_by_ctrl_c_and_needs_a_terminal(tmp_path):

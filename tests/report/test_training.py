@@ -9,6 +9,16 @@ import tensorflow as tf
 
 from tf_syncrep.python.report import event_files, summary, training
 
+# The figures of a table that grows, for each row that is in use.
+OF_TABLE = {
+    "rows": 1,
+    "capacity": 10,
+    "without_row": 2,
+    "admitted": 3,
+    "evicted": 4,
+    "refused": 5,
+    "bytes": 1024,
+}
 NAMES = ("worker:0", "worker:1", "worker:10", "worker:2")
 
 
@@ -112,6 +122,33 @@ def test_time_of_training_is_told_by_who_writes_it(tmp_path, pause_secs):
     assert found.updates_per_second == pytest.approx(20)
     assert found.seconds_of_work(found.slowest) == pytest.approx(0.05)
     assert found.waited_share(found.workers["worker:0"]) == pytest.approx(0.4)
+
+
+def test_figures_of_tables_are_sums_of_sessions_or_the_latest(tmp_path):
+    session(tmp_path / "a.tfevents.1", 1e9, 3)
+    for number, tables in enumerate(({"items": 6}, {"items": 7, "b/c": 4096}), 1):
+        # By the end of an epoch all is as many times more as the epoch says.
+        epochs = [
+            {
+                f"tables/{figure}/{name}": float(epoch * factor * rows)
+                for name, rows in tables.items()
+                for figure, factor in OF_TABLE.items()
+            }
+            for epoch in (1, 2)
+        ]
+        begin = 1e9 + 100 * number
+        events = [(begin + 1, epochs[0]), (begin + 2, epochs[1])]
+        figures = event_logs.sync_figures(9, {}, {})
+        events.append((begin + 3, figures))
+        event_logs.write(tmp_path / f"b.tfevents.{number}", events, begin)
+    found, _ = latest(tmp_path)
+    lines = summary.tables(found).splitlines()
+    assert len({*map(len, lines)}) == 1
+    assert [" ".join(line.split()) for line in lines] == [
+        "table rows in use ids without row admitted evicted refused memory",
+        "b/c 8,192 of 81,920 (10 %) 16,384 24,576 32,768 40,960 8.0 MiB",
+        "items 14 of 140 (10 %) 52 78 104 130 0.0 MiB",
+    ]
 
 
 def test_of_several_trainings_the_latest_is_reported(tmp_path):

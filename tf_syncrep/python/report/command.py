@@ -64,6 +64,8 @@ def write(logdir: str, output: str | None = None) -> str:
     else:
         last = f"No picture: {_NO_MATPLOTLIB}"
     lines = [f"{title}:", headline, details, "", summary.table(found), ""]
+    if found.tables:
+        lines += [summary.tables(found), ""]
     if others:
         lines.append(
             f"It is the latest of {others + 1}; for another name its own folder."

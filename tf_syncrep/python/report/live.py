@@ -66,6 +66,8 @@ def _shown(logdir: str) -> str:
 
     lines = [f"Synchronous training in {found.folder}:", summary.headline(found)]
     lines += [summary.details(found), "", chart(found), "", summary.table(found)]
+    if found.tables:
+        lines += ["", summary.tables(found)]
     return "\n".join([*lines, "", "Ctrl-C ends this, not the training."])
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Sequence
+
 from tf_syncrep.python.report.training import DROPS, Training
 
 
@@ -58,10 +60,39 @@ def table(training: Training) -> str:
                 "" if worker.live else "gone",
             )
         )
+    return _aligned(lines, (0, 5))
+
+
+def tables(training: Training) -> str:
+    """One line for each table that grows; "" if there is none."""
+    if not training.tables:
+        return ""
+    counters = {
+        "ids without row": "without_row",
+        "admitted": "admitted",
+        "evicted": "evicted",
+        "refused": "refused",
+    }
+    lines = [("table", "rows in use", *counters, "memory")]
+    for name, figures in training.tables.items():
+        rows, capacity = figures["rows"], figures["capacity"]
+        lines.append(
+            (
+                name,
+                f"{rows:,.0f} of {capacity:,.0f} ({100 * rows / capacity:.0f} %)",
+                *(f"{figures[x]:,.0f}" for x in counters.values()),
+                f"{figures['bytes'] / 2**20:,.1f} MiB",
+            )
+        )
+    return _aligned(lines, (0,))
+
+
+def _aligned(lines: Sequence[tuple[str, ...]], left: Container[int]) -> str:
+    """Columns, of which some are aligned to the left."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(
-            text.ljust(width) if i in (0, 5) else text.rjust(width)
+            text.ljust(width) if i in left else text.rjust(width)
             for i, (text, width) in enumerate(zip(line, widths, strict=True))
         ).rstrip()
         for line in lines

@@ -27,6 +27,9 @@ _COUNTERS = frozenset(
     ("updates", "applied", "contributed", "waited_secs", _TRAINING_SECS, *DROPS)
 )
 _FIGURE = re.compile(r"sync/(?P<name>[^/]+)(/(?P<task>.+))?")
+_OF_TABLE = re.compile(r"tables/(?P<figure>[^/]+)/(?P<table>.+)")
+# What is so at the time; the other figures of a table count from each session's begin.
+_STATES_OF_TABLE = frozenset(("rows", "capacity", "bytes"))
 _LOSS = re.compile(r"(^|[/_.])loss($|[/_.])", re.IGNORECASE)
 _VALIDATION = re.compile(r"(^|[/_.])(val|eval|validation|evaluation)[/_.]")
 # Keras writes each evaluation's loss twice, by iterations, as here, and by epochs. An
@@ -105,6 +108,9 @@ class Training:
             of each session: without its start and its interruptions.
         measured_updates: how many updates were made in this time.
         restarts: when each session except the first began.
+        tables: the figures of each table that grows, by their names: "rows",
+            "capacity" and "bytes" at the end of the last epoch, and the sums since
+            training began of "without_row", "admitted", "evicted" and "refused".
     """
 
     folder: pathlib.Path
@@ -116,6 +122,7 @@ class Training:
     measured_seconds: float
     measured_updates: float
     restarts: list[float]
+    tables: dict[str, dict[str, float]]
 
     def total(self, counter: str) -> float:
         """The last value of a counter; 0 if there is no counter of that name."""
@@ -289,7 +296,20 @@ def _training(
         measured_seconds=float(np.ptp(measured, axis=1).sum()),
         measured_updates=float(np.ptp(updates, axis=1).sum()),
         restarts=clock.begins[1:],
+        tables=_tables(sessions),
     )
+
+
+def _tables(sessions: Sequence[EventFile]) -> dict[str, dict[str, float]]:
+    tables: dict[str, dict[str, float]] = {}
+    for file in sessions:
+        for tag, series in file.scalars.items():
+            if (found := _OF_TABLE.fullmatch(tag)) is not None:
+                figures = tables.setdefault(found["table"], {})
+                name, last = found["figure"], float(series.values[-1])
+                is_sum = name not in _STATES_OF_TABLE
+                figures[name] = last + is_sum * figures.get(name, 0.0)
+    return dict(sorted(tables.items()))
 
 
 def _new_gates(sessions: Sequence[EventFile]) -> list[bool]:

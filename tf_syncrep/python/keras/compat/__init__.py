@@ -40,6 +40,7 @@ from tf_syncrep.python.keras.compat.native import (
 )
 from tf_syncrep.python.keras.compat.stock_files import (
     holds_numbered_slots,
+    holds_values_of,
     saved_as_stock,
 )
 from tf_syncrep.python.keras.compat.tracking import (
@@ -68,6 +69,7 @@ __all__ = [
     "compiled_by_xla",
     "forget",
     "holds_numbered_slots",
+    "holds_values_of",
     "in_stateless_scope",
     "isolate_workers",
     "native",

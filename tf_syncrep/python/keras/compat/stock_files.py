@@ -1,4 +1,4 @@
-"""The names by which files of Keras know layers, and whether files hold slots."""
+"""The names by which files of Keras know layers, and what files hold of slots."""
 
 from typing import Any
 
@@ -50,16 +50,42 @@ def holds_numbered_slots(store: Any) -> bool:
     """
     if hasattr(store, "sharding_config"):
         return True  # There are several files, and the slots may be in another one.
+    # The first two variables are the counter and the learning rate.
+    return any(
+        len(group) > 2 and all(key.isdigit() for key in group)
+        for group in _variables_of_optimizers(store)
+    )
+
+
+def holds_values_of(slot: tf.Variable, store: Any) -> bool:
+    """Returns whether an optimizer in a file has the values that a slot has now.
+
+    Args:
+        slot: the slot.
+        store: as in `holds_numbered_slots`.
+    """
+    if hasattr(store, "sharding_config"):
+        return True  # It may, in another one of several files.
+    shape, values = tuple(slot.shape), None
+    for group in _variables_of_optimizers(store):
+        for saved in group.values():
+            if saved.shape == shape and saved.dtype.itemsize == slot.dtype.size:
+                values = slot.numpy().tobytes() if values is None else values
+                if saved[...].tobytes() == values:
+                    return True
+    return False
+
+
+def _variables_of_optimizers(store):
+    """The groups of a file in which Keras saves the variables of its optimizer."""
     # The file itself is in Keras 3's store, or in h5py's group, which Keras 2 passes.
     file = getattr(store, "h5_file", None) or getattr(store, "file", None)
-    if file is None or "optimizer" not in file:
-        return False
     found = []
 
     def visit(name, group):
-        # The first two variables are the counter and the learning rate.
-        if name.split("/")[-1] == "vars" and len(group) > 2:
-            found.append(all(key.isdigit() for key in group))
+        if name.split("/")[-1] == "vars":
+            found.append(group)
 
-    file["optimizer"].visititems(visit)
-    return any(found)
+    if file is not None and "optimizer" in file:
+        file["optimizer"].visititems(visit)
+    return found

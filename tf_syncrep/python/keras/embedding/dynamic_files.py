@@ -15,6 +15,8 @@ import numpy as np
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.tables import saved_layout
 from tf_syncrep.python.keras.tables.dynamic_tables import RESTS, DynamicTables, Rows
+from tf_syncrep.python.keras.tables.row_slots import all_row_slots
+from tf_syncrep.python.keras.tables.trainers import trainers_of
 
 # These follow the key of a table, for what is saved of its rows beside the vectors. In
 # files no table's name has a percent sign.
@@ -107,9 +109,17 @@ def _load_as_it_was(
     tables: DynamicTables, by_name: Mapping[str, tuple[Rows, Any]], store: Any
 ) -> None:
     """Puts each row where it was; the indices are made again from the variables."""
+    slots = all_row_slots(trainers_of(tables), tables)
     for number, slab in enumerate(tables.slabs):
         for shard, part in enumerate(tables.parts(slab)):
-            tables.reset(part, [])
+            # Keras may have loaded the slots of the model's optimizer, or does so
+            # later. Those of another model's optimizer belong to the former keys.
+            others = [
+                (slot.variable, slot.initial)
+                for slot in slots.get(id(part.vectors), [])
+                if not compat.holds_values_of(slot.variable, store)
+            ]
+            tables.reset(part, others)
             resting = np.asarray(store[f"{_RESTING}.{number}.{shard}"][...])
             tables.write_rows(part.uses, resting, np.tile(RESTS, (len(resting), 1)))
             for table in slab.tables:

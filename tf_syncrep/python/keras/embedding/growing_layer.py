@@ -1,6 +1,7 @@
 """A mixin of layers that may have tables that grow."""
 
 from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
+from tf_syncrep.python.keras.tables.table_stats import with_memory
 
 
 class GrowingLayer:
@@ -18,7 +19,8 @@ class GrowingLayer:
             that has no row; "admitted" and "evicted" (keys); "refused", how often a key
             got no row because its part of the table was full; "dropped", how many
             gradients came for a row that had been removed; "index_bytes", the memory of
-            the indices.
+            the indices; "vector_bytes", the memory of the rows in use, with their keys;
+            "slot_bytes", that of their slots in all optimizers that train them.
 
         Example:
         >>> items = tfs.keras.TableConfig("items", tfs.keras.Dynamic(1000), 8)
@@ -27,4 +29,4 @@ class GrowingLayer:
         >>> layer.table_stats()["items"]["rows"]
         2
         """
-        return self._growing.stats()
+        return with_memory(self._growing)

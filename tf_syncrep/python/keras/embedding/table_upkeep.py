@@ -15,12 +15,16 @@ from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
 from tf_syncrep.python.keras.tables.maintenance import maintenance_of
 from tf_syncrep.python.keras.tables.stacked_tables import tables_with
 
+# The counters of which the logs of an epoch have how much they have grown in it.
+_COUNTED = ("without_row", "admitted", "evicted")
+
 
 class TableUpkeep(tf.keras.callbacks.Callback):
     """Maintains a model's tables that grow, and adds their counters to the logs.
 
-    At the end of an epoch the logs have `rows/<table>`, the rows in use, and
-    `without_row/<table>`, how often steps of the epoch looked up a key without a row.
+    At the end of an epoch the logs have `rows/<table>`, the rows in use, and of the
+    steps of the epoch `without_row/<table>`, how often they looked up a key without a
+    row, `admitted/<table>` and `evicted/<table>`, how many keys got or lost a row.
     """
 
     # Keras 2 refuses callbacks that look at batches in the strategy's scope without it.
@@ -37,7 +41,7 @@ class TableUpkeep(tf.keras.callbacks.Callback):
         self._tables: list[DynamicTables] = []
         self._steps: int | None = None  # since the last maintenance in this training
         self._last_batch = -1
-        self._before: dict[str, int] = {}
+        self._before: dict[str, dict[str, int]] = {}  # this epoch
         self._refused: dict[str, int] = {}  # before this training
         self._are_full: set[str] = set()
 
@@ -81,18 +85,18 @@ class TableUpkeep(tf.keras.callbacks.Callback):
         stats = self._stats()
         self._warn_of_full(stats)
         for name, counts in stats.items() if logs is not None else ():
-            before = self._before.get(name, 0)
+            before = self._before.get(name, {})
             logs[f"rows/{name}"] = counts["rows"]
-            logs[f"without_row/{name}"] = counts["without_row"] - before
-            self._before[name] = counts["without_row"]
+            for counter in _COUNTED:
+                logs[f"{counter}/{name}"] = counts[counter] - before.get(counter, 0)
+            self._before[name] = counts
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Notes the counters at the beginning."""
         del logs
         self._steps = None
-        stats = self._stats()
-        self._before = {name: counts["without_row"] for name, counts in stats.items()}
-        self._refused = {name: counts["refused"] for name, counts in stats.items()}
+        self._before = self._stats()
+        self._refused = {name: x["refused"] for name, x in self._before.items()}
 
     def _stats(self) -> dict[str, dict[str, int]]:
         try:

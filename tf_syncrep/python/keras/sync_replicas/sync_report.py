@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tf_syncrep.python.keras.sync_replicas.optimizer import SyncReplicas
 from tf_syncrep.python.keras.sync_replicas.scalars_writer import ScalarsWriter
+from tf_syncrep.python.keras.tables.table_stats import stats_of
 from tf_syncrep.python.keras.training_clock import clock_of
 from tf_syncrep.python.sync import gate_stats
 from tf_syncrep.python.sync.arguments import check_count
@@ -17,6 +18,8 @@ __all__ = ["SyncReport"]
 
 # The counters that go into the logs of an epoch.
 _LOGGED = ("updates", "late", "stale", "voided", "waited_secs")
+# The counters of tables that grow, which are written as what this training has added.
+_OF_TABLES = ("without_row", "admitted", "evicted", "refused")
 # The reports that write files.
 _observing: weakref.WeakSet[SyncReport] = weakref.WeakSet()
 
@@ -39,8 +42,9 @@ class SyncReport(tf.keras.callbacks.Callback):
     Args:
         log_dir: the folder for TensorBoard scalars `sync/...`, by updates, and for the
             epochs' logs as `epoch_...`; each element of a metric that is a vector
-            becomes `epoch_NAME/INDEX`. `tf-syncrep report` draws them. None for no
-            files.
+            becomes `epoch_NAME/INDEX`. At the end of each epoch, tables that grow add
+            `tables/rows/NAME`, `tables/bytes/NAME` and so on. `tf-syncrep report` draws
+            and prints them. None for no files.
         every_n_updates: how often they are written, besides the ends of epochs.
         verbose: 1 prints a line at the end of each epoch, 0 nothing.
 
@@ -68,6 +72,7 @@ class SyncReport(tf.keras.callbacks.Callback):
         self._optimizer: Any = None
         self._writer: ScalarsWriter | None = None
         self._before: dict[str, Any] = {}
+        self._tables_before: dict[str, dict[str, int]] = {}
         self._line: str | None = None
 
     def set_model(self, model: Any) -> None:
@@ -98,6 +103,7 @@ class SyncReport(tf.keras.callbacks.Callback):
             if other._optimizer is self._optimizer and other._before:
                 other._end()
         if self._log_dir is not None:
+            self._tables_before = stats_of(self.model)
             _observing.add(self)
             self._writer = ScalarsWriter(self._log_dir, self._read)
             self._optimizer.add_observer(self._on_update)
@@ -119,7 +125,8 @@ class SyncReport(tf.keras.callbacks.Callback):
         del epoch
         stats = self._optimizer.stats()
         if self._writer is not None:
-            self._writer.write(self._timed(stats), _epoch_scalars(logs))
+            more = _epoch_scalars(logs) | self._table_scalars()
+            self._writer.write(self._timed(stats), more)
         if logs is not None:
             scalars = gate_stats.to_scalars(stats)
             names = [f"sync/{name}" for name in _LOGGED]
@@ -134,6 +141,19 @@ class SyncReport(tf.keras.callbacks.Callback):
         if self._writer is not None:
             self._writer.write(self._read(), {})
         self._end()
+
+    def _table_scalars(self) -> dict[str, float]:
+        """Returns the numbers of tables that grow by tag."""
+        scalars = {}
+        for name, counts in stats_of(self.model).items():
+            before = self._tables_before.get(name, {})
+            figures = {x: counts[x] - before.get(x, 0) for x in _OF_TABLES}
+            figures |= {x: counts[x] for x in ("rows", "capacity")}
+            figures["bytes"] = sum(
+                counts[f"{x}_bytes"] for x in ("index", "vector", "slot")
+            )
+            scalars |= {f"tables/{x}/{name}": float(y) for x, y in figures.items()}
+        return scalars
 
     def _print_line(self) -> None:
         """Prints the line of an epoch, after the progress bar has ended its own."""

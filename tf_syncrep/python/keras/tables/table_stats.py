@@ -1,0 +1,63 @@
+"""What users are told of tables that grow: their counters, and their memory."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.compat.slots import are_rows, slots_by_variable
+from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
+from tf_syncrep.python.keras.tables.stacked_tables import tables_with
+from tf_syncrep.python.keras.tables.trainers import trainers_of
+
+
+def stats_of(model: Any) -> dict[str, dict[str, int]]:
+    """The counters of a model's tables, with the memory of their rows."""
+    try:
+        variables = [compat.native(v) for v in model.variables]
+    except ValueError:  # of a Sequential of Keras 2 that is not built
+        return {}
+    stats = {}
+    with compat.apart_from_closures():
+        for tables in tables_with(DynamicTables, variables):
+            stats |= with_memory(tables)
+    return stats
+
+
+def with_memory(tables: DynamicTables) -> dict[str, dict[str, int]]:
+    """The counters of tables, with "vector_bytes" and "slot_bytes" of rows in use.
+
+    A row's key and uses lie beside its vector, and count as a part of it.
+    """
+    stats = tables.stats()
+    of_slots = _slot_bytes(tables)
+    for slab in tables.slabs:
+        part = tables.parts(slab)[0]
+        of_vector = sum(map(_bytes_of_row, (part.vectors, part.keys, part.uses)))
+        for table in slab.tables:
+            counts = stats[table.name]
+            counts["vector_bytes"] = counts["rows"] * of_vector
+            counts["slot_bytes"] = counts["rows"] * of_slots[id(part.vectors)]
+    return stats
+
+
+def _slot_bytes(tables: DynamicTables) -> dict[int, int]:
+    """The bytes of the slots of a row, by the `id` of the part that it is in."""
+    trained = tables.all_trained()
+    slots: dict[int, dict[int, Any]] = {id(compat.native(x)): {} for x in trained}
+    for optimizer in trainers_of(tables):
+        by_variable = slots_by_variable(optimizer, trained)
+        for variable in trained:
+            key = id(compat.native(variable))
+            # An optimizer and the one around it have the same slots.
+            slots[key] |= {
+                id(slot): slot
+                for slot in by_variable[key].values()
+                if are_rows(slot, variable)
+            }
+    return {key: sum(map(_bytes_of_row, x.values())) for key, x in slots.items()}
+
+
+def _bytes_of_row(variable: Any) -> int:
+    return math.prod(variable.shape[1:]) * variable.dtype.size

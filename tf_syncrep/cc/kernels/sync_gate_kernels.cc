@@ -48,7 +48,7 @@ absl::Status CheckPositiveSeconds(const char* name, float seconds) {
   return absl::OkStatus();
 }
 
-// For times that are zero if there is no bound.
+// Checks a time of which zero means that there is no bound.
 absl::Status CheckSeconds(const char* name, float seconds) {
   if (!(seconds >= 0)) {  // NaN included
     return absl::InvalidArgumentError(

@@ -1,4 +1,4 @@
-#include "tf_syncrep/cc/kernels/checkpoint_writer.h"
+#include "tf_syncrep/cc/tf/checkpoint_writer.h"
 
 #include <sys/resource.h>
 #include <sys/syscall.h>

@@ -222,13 +222,13 @@ class AdmitOp final : public GateOp {
   using GateOp::GateOp;
   absl::Status Call(OpKernelContext* ctx, SyncGate& gate) override {
     Contribution contribution;
-    bool fit;
+    bool is_fit;
     TF_RETURN_IF_ERROR(ContributionInput(ctx, &contribution));
-    TF_RETURN_IF_ERROR(ScalarInput(ctx, "fit", &fit));
+    TF_RETURN_IF_ERROR(ScalarInput(ctx, "fit", &is_fit));
     SyncGate::Admission admission;
     const GateStatus status =
         gate.Admit(contribution.generation, contribution.worker,
-                   contribution.round, fit, &admission);
+                   contribution.round, is_fit, &admission);
     if (!status.ok()) {
       return ToAbslStatus(status);
     }

@@ -42,9 +42,9 @@ def save(tables: DynamicTables, store: Any, key_of: KeyOf) -> None:
         for kind, values in zip(_KINDS, rows, strict=True):
             store[key_of(name) + kind] = values
     for number, slab in enumerate(tables.slabs):
-        for shard, part in enumerate(tables.parts(slab)):
+        for part_number, part in enumerate(tables.parts(slab)):
             rows = tables.resting_rows(slab, part)
-            store[f"{_RESTING}.{number}.{shard}"] = rows
+            store[f"{_RESTING}.{number}.{part_number}"] = rows
     if tables.by_name:
         store[_LAYOUT] = np.frombuffer(
             saved_layout.as_json(tables.slabs).encode(), np.uint8
@@ -108,13 +108,13 @@ def _load_as_it_was(
 ) -> None:
     """Puts each row where it was; the indices are made again from the variables."""
     for number, slab in enumerate(tables.slabs):
-        for shard, part in enumerate(tables.parts(slab)):
+        for part_number, part in enumerate(tables.parts(slab)):
             tables.reset(part, [])
-            resting = np.asarray(store[f"{_RESTING}.{number}.{shard}"][...])
+            resting = np.asarray(store[f"{_RESTING}.{number}.{part_number}"][...])
             tables.write_rows(part.uses, resting, np.tile(RESTS, (len(resting), 1)))
             for table in slab.tables:
                 rows, vectors = by_name[table.name]
-                here = rows.shards == shard
+                here = rows.part_numbers == part_number
                 for variable, values in (
                     (part.vectors, vectors),
                     (part.keys, rows.keys),

@@ -43,7 +43,6 @@ BENCHMARKS = (
     "embedding_lookup",
     "embedding_cluster",
     "fit_cluster",
-    "embedding_servers",
     "dynamic_table",
     "tls_cluster",
     "checkpoint",

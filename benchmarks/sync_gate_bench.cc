@@ -46,7 +46,8 @@ GateWorker Worker(int task) {
 void Contribute(SyncGate& gate, const GateWorker& worker,
                 const SyncGate::Permit& permit) {
   SyncGate::Admission admission;
-  gate.Admit(permit.generation, worker, permit.round, /*fit=*/true, &admission);
+  gate.Admit(permit.generation, worker, permit.round, /*is_fit=*/true,
+             &admission);
   gate.Commit(permit.generation, worker, permit.round);
 }
 

@@ -175,7 +175,7 @@ def environment() -> dict[str, str]:
 def wanted(request: "pytest.FixtureRequest", name: str) -> list[Any]:
     """The values of a parameter in those tests of a module that are going to run.
 
-    A fixture whose program does a part for each value has it do no others.
+    The fixture's program then runs only these values.
     """
     values = [
         _parameters(item)[name]
@@ -235,7 +235,7 @@ def _become(
     os.close(multiprocessing.forkserver._forkserver._forkserver_alive_fd)
     status = 1
     atexit._clear()  # exit handlers belong to the fork server
-    # Of tests alone: benchmarks measure what users have.
+    # Only for tests; benchmarks measure what users have.
     with contextlib.suppress(ImportError):
         importlib.import_module("garbage")
     try:

@@ -71,10 +71,9 @@ class Replicas:
         for index in range(1, len(self._workers)):
             self._answer(index, "open", (name,))
 
-    def cpu_secs(self, job: str = "") -> list[float]:
-        """Returns the CPU time that each process of a job, or of all, has used."""
-        names = sorted(name for name in self._pids if name.startswith(job))
-        return [processor_time.seconds(self._pids[name]) for name in names]
+    def cpu_secs(self) -> list[float]:
+        """Returns the CPU time that each process has used."""
+        return [processor_time.seconds(pid) for pid in self._pids.values()]
 
     @property
     def pids(self) -> list[int]:

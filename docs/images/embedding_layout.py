@@ -24,10 +24,10 @@ def draw() -> str:
             row = slab.first_row(table) + id_
             parts.append(_row(LEFT, row, table, id_))
             parts.append(_text(LEFT + WIDTH + 8, row, f"→ ps {row % SERVERS}"))
-    for shard in range(SERVERS):
-        x = FIRST_SERVER + shard * (WIDTH + GAP)
-        parts.append(_heading(x, f"ps {shard}"))
-        for part in slab.parts(shard):
+    for part_number in range(SERVERS):
+        x = FIRST_SERVER + part_number * (WIDTH + GAP)
+        parts.append(_heading(x, f"ps {part_number}"))
+        for part in slab.parts(part_number):
             for k in range(part.num_rows):
                 id_ = part.first_id + k * SERVERS
                 parts.append(_row(x, part.begin + k, part.table, id_))

@@ -30,7 +30,6 @@ WITHOUT_BYTES = (
     "keras_cluster",
     "sync_latency",
     "embedding_cluster",
-    "embedding_servers",
     "fit_cluster",
     "tls_cluster",
     "checkpoint",

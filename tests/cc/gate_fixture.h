@@ -82,10 +82,10 @@ class GateTest : public ::testing::Test {
   }
 
   Admission Admit(const GateWorker& worker, const SyncGate::Permit& permit,
-                  bool fit = true) {
+                  bool is_fit = true) {
     Admission admission = Admission::kStale;
-    const GateStatus status =
-        gate->Admit(permit.generation, worker, permit.round, fit, &admission);
+    const GateStatus status = gate->Admit(permit.generation, worker,
+                                          permit.round, is_fit, &admission);
     EXPECT_TRUE(status.ok()) << status.message;
     return admission;
   }

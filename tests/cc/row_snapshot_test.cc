@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <random>
 #include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tf_syncrep/cc/lib/mutex.h"
 #include "tf_syncrep/cc/lib/rows/row_locks.h"
 
 namespace tf_syncrep {
@@ -203,8 +203,7 @@ TEST(RowSnapshotTest, WritersAndAReaderAtOnce) {
       }
       for (const int64_t row : rows) {
         // This is how an update that shares the variables' locks does it.
-        const std::lock_guard<std::mutex> stripe(
-            RowLocks::Global().Of(arrays.table.data(), row));
+        const MutexLock stripe(RowLocks::Global().Of(arrays.table.data(), row));
         arrays.Overwrite(row, 1);
       }
     }
@@ -233,8 +232,7 @@ TEST(RowSnapshotTest, RowsWhoseWriterSaysNothingAreOfOneUpdate) {
   std::thread writer([&] {
     for (int32_t update = 1; !over; ++update) {
       for (int64_t row = 0; row < kRows; ++row) {
-        const std::lock_guard<std::mutex> stripe(
-            RowLocks::Global().Of(arrays.table.data(), row));
+        const MutexLock stripe(RowLocks::Global().Of(arrays.table.data(), row));
         arrays.Overwrite(row, update);
       }
     }

@@ -33,7 +33,7 @@ class LedgerTest : public testing::Test {
 
   GateAdmission Admit(GateAccount* account) {
     return ledger.Admit(ledger.generation(), account->round, /*may_give=*/true,
-                        /*fit=*/true, now, account);
+                        /*is_fit=*/true, now, account);
   }
 
   // Room is counted by the permits that have no spare beside them, each once.

@@ -218,7 +218,7 @@ TEST_F(SyncGateWorkerTest, AStrangerIsStale) {
 TEST_F(SyncGateWorkerTest, WhatTheWorkerFindsUnfitIsRejectedAndComputedAnew) {
   Start(1, 1);
   const auto call = Acquire(a);
-  EXPECT_EQ(Admit(a, call->value, /*fit=*/false), Admission::kRejected);
+  EXPECT_EQ(Admit(a, call->value, /*is_fit=*/false), Admission::kRejected);
   EXPECT_EQ(StatsOf(a).rejected, 1);
   Give(a);
   Update();
@@ -229,7 +229,7 @@ TEST_F(SyncGateWorkerTest, AnUnfitGradientOfAnOldRoundIsStale) {
   const auto of_b = Acquire(b);
   Give(a);
   Update();
-  EXPECT_EQ(Admit(b, of_b->value, /*fit=*/false), Admission::kStale);
+  EXPECT_EQ(Admit(b, of_b->value, /*is_fit=*/false), Admission::kStale);
   EXPECT_EQ(StatsOf(b).rejected, 0);
 }
 

@@ -8,18 +8,77 @@ import pytest
 GLOSSARY = markdown_code.ROOT / "docs" / "glossary.md"
 _ENTRY = re.compile(r"^## (.+)\n\n((?:.+\n)+)", re.MULTILINE)
 TERMS = dict(_ENTRY.findall(GLOSSARY.read_text()))
+# Other words for a term, and the files and folders of the package that may use them: as
+# names of TensorFlow or of users' arguments, or for something else.
+SECOND_WORDS = {
+    "aggregate": (
+        "quorum",
+        [
+            "cc/lib/gate",  # in messages to users, as `replicas_to_aggregate`
+            "python/keras/compat/keras2.py",
+            "python/keras/fit/scheduling.py",
+            "python/keras/sync_replicas/optimizer.py",
+            "python/train/sync_replicas/graph.py",
+            "python/train/sync_replicas/optimizer.py",
+        ],
+    ),
+    "checksum": ("fingerprint", []),
+    "journal": ("ledger", []),
+    "membership": ("roster", []),
+    "quota": ("share", []),
+    "shard": (
+        "part",
+        [
+            "cc",  # of the ops, and of the work of threads
+            "python/embedding/dynamic_lookup.py",
+            "python/embedding/lookup.py",
+            "python/keras/compat/datasets.py",
+            "python/keras/embedding/dynamic_files.py",  # in names in files
+            "python/keras/embedding/embedding.py",  # `Embedding(shards=)`
+            "python/keras/fit/api.py",  # of datasets
+            "python/keras/fit/inputs.py",
+            "python/ops/embedding_ops.py",
+            "python/ops/table_ops.py",
+            "python/train/embedding_lookup.py",
+        ],
+    ),
+    "standby": ("backup", []),
+    "straggler": ("overdue", []),
+    "token": (
+        "permit",
+        [
+            "cc/kernels/checkpoint_kernels.cc",  # names a checkpoint
+            "cc/ops/checkpoint_ops.cc",
+            "cc/tf/checkpoint_writer.cc",
+            "cc/tf/checkpoint_writer.h",
+            "cc/tf/step_cancellation.cc",
+            "cc/tf/step_cancellation.h",
+            "python/checkpoint",
+            "python/ops/checkpoint_ops.py",
+            "python/train/sync_replicas/hook.py",  # `num_tokens`
+            "python/train/sync_replicas/optimizer.py",
+        ],
+    ),
+}
 
 
 def _other_pages():
     return [page for page in markdown_code.pages() if page != GLOSSARY]
 
 
-def _sources() -> str:
+def _files() -> dict[str, str]:
     package = markdown_code.ROOT / "tf_syncrep"
-    return "\n".join(
-        path.read_text()
+    return {
+        str(path.relative_to(package)): path.read_text()
         for pattern in ("*.py", "*.h", "*.cc")
         for path in sorted(package.rglob(pattern))
+    }
+
+
+def _words(text: str) -> set[str]:
+    """The words in a text and in the identifiers in it."""
+    return set(
+        re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])|_", " ", text).lower())
     )
 
 
@@ -47,10 +106,8 @@ def test_a_term_is_linked_from_another_page(term):
 
 
 def test_terms_are_words_of_the_code_and_names_in_the_glossary_are_there():
-    sources = _sources()
-    words = set(
-        re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])|_", " ", sources).lower())
-    )
+    sources = "\n".join(_files().values())
+    words = _words(sources)
     assert [x for x in TERMS if not {x, f"{x}s"} & words] == []
     names = re.findall(r"`([^`]+)`", GLOSSARY.read_text())
     missing = [
@@ -60,3 +117,18 @@ def test_terms_are_words_of_the_code_and_names_in_the_glossary_are_there():
         and not (markdown_code.ROOT / "tf_syncrep" / name).exists()
     ]
     assert missing == [], "The glossary names what the code no longer has."
+
+
+@pytest.mark.parametrize("second", SECOND_WORDS)
+def test_there_is_no_second_word_for_a_term(second):
+    term, places = SECOND_WORDS[second]
+    assert term in TERMS
+    users = {
+        name for name, text in _files().items() if {second, f"{second}s"} & _words(text)
+    }
+    excepted = {
+        place: {name for name in users if name == place or name.startswith(f"{place}/")}
+        for place in places
+    }
+    assert users - set().union(*excepted.values()) == set(), f"Say {term}."
+    assert [place for place in places if not excepted[place]] == []

@@ -37,29 +37,29 @@ def tables_of(sizes, widths):
     ]
 
 
-@pytest.mark.parametrize("num_shards", [1, 2, 3, 8, 50])
+@pytest.mark.parametrize("num_parts", [1, 2, 3, 8, 50])
 @pytest.mark.parametrize("widths", [[16], [16, 64, 8]])
 @pytest.mark.parametrize("stacking", ["auto", None])
-def test_every_row_is_in_one_place_and_parts_are_alike(num_shards, widths, stacking):
+def test_every_row_is_in_one_place_and_parts_are_alike(num_parts, widths, stacking):
     sizes = [7, 100, 1, 3, 51, 2]
-    slabs = layout.stack(tables_of(sizes, widths), num_shards, stacking)
+    slabs = layout.stack(tables_of(sizes, widths), num_parts, stacking)
     assert len(slabs) == (len(sizes) if stacking is None else len(widths))
     assert sum(len(slab.tables) for slab in slabs) == len(sizes)
     for slab in slabs:
         assert {table.width for table in slab.tables} == {slab.width}
         seen = {table.name: np.zeros(table.vocabulary_size) for table in slab.tables}
-        for shard in range(num_shards):
+        for part_number in range(num_parts):
             end = 0
-            for part in slab.parts(shard):
+            for part in slab.parts(part_number):
                 assert part.begin == end
                 end += part.num_rows
                 for i in range(part.num_rows):
-                    id_ = part.first_id + i * num_shards
+                    id_ = part.first_id + i * num_parts
                     row = slab.first_row(part.table) + id_
-                    assert divmod(row, num_shards) == (part.begin + i, shard)
+                    assert divmod(row, num_parts) == (part.begin + i, part_number)
                     seen[part.table.name][id_] += 1
-            assert slab.shard_rows(shard) == end
-            assert abs(end - slab.num_rows / num_shards) < 1
+            assert slab.part_rows(part_number) == end
+            assert abs(end - slab.num_rows / num_parts) < 1
         assert all(np.all(count == 1) for count in seen.values())
 
 
@@ -68,7 +68,7 @@ def test_every_row_is_in_one_place_and_parts_are_alike(num_shards, widths, stack
 def test_bytes_on_parameter_servers_differ_by_less_than_2_percent(num_servers, widths):
     slabs = layout.stack(tables_of(CRITEO, widths), num_servers)
     sizes = [
-        sum(slab.shard_rows(server) * slab.width for slab in slabs)
+        sum(slab.part_rows(server) * slab.width for slab in slabs)
         for server in range(num_servers)
     ]
     assert max(sizes) <= 1.02 * min(sizes)

@@ -93,10 +93,10 @@ def test_the_best_auc_is_that_of_the_odds_and_nothing_else_has_more(tmp_path):
     texts, labels, odds = model.draw(lines, random)
     held_out = criteo_logs.is_held_out(tf.constant(texts)).numpy()
     assert best == metrics.auc(labels[held_out], odds[held_out])
-    # By construction; the spread of an AUC of 4,000 lines is about 0.006.
+    # This holds by construction; the spread of an AUC of 4,000 lines is about 0.006.
     assert abs(best - expected_auc(odds)) < 0.02
     np.testing.assert_allclose(metrics.auc(labels, odds), expected_auc(odds), atol=5e-3)
-    # What is a little off is worse, the more the further.
+    # The further the scores are off, the worse the AUC.
     noise = np.random.default_rng(4).normal(size=lines)
     aucs = [metrics.auc(labels, odds + size * noise) for size in (0, 0.5, 1, 2)]
     assert aucs == sorted(aucs, reverse=True)

@@ -24,7 +24,7 @@ def train(strategy):
 
 
 def refused(strategy):
-    """What is said of tables with optimizers of their own, and what is left of them."""
+    """Returns the refusal of optimizers of single tables, and the tables after it."""
     with strategy.scope():
         model = models.make(
             models.Distributed,

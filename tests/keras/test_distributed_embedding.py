@@ -550,7 +550,7 @@ def tables_in_three_parts():
     from tf_syncrep.python.keras.tables import tables
 
     stacked = [layout.Table(x, n, WIDTH_OF_PARTS) for x, n in SIZES_IN_PARTS.items()]
-    made = tables.Tables([layout.Slab("slab", stacked, num_shards=3)])
+    made = tables.Tables([layout.Slab("slab", stacked, num_parts=3)])
     made.make(
         lambda shape, dtype, **_: tf.Variable(tf.zeros(shape, dtype)),
         dict.fromkeys(SIZES_IN_PARTS, "zeros"),

@@ -19,9 +19,9 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module", params=[1, pytest.param(8, marks=pytest.mark.slow)])
 def trainings(request):
-    """What came of one that lost workers, and of the next, that lost a server.
+    """Returns results of a fit that lost workers and of one that lost a server.
 
-    Behind the steps of an execution.
+    The steps of an execution come before them.
     """
     env = programs.environment()
     arguments = json.dumps([STEPS, request.param])

@@ -75,13 +75,13 @@ def random_parts(slab, seed, dtype=tf.float32):
         table.name: draw.normal(size=(table.vocabulary_size, WIDTH)) for table in TABLES
     }
     parts = []
-    for shard in range(slab.num_shards):
-        part = np.zeros([slab.shard_rows(shard), WIDTH])
+    for shard in range(slab.num_parts):
+        part = np.zeros([slab.part_rows(shard), WIDTH])
         for rows in slab.parts(shard):
-            ids = slice(rows.first_id, None, slab.num_shards)
+            ids = slice(rows.first_id, None, slab.num_parts)
             part[rows.begin : rows.begin + rows.num_rows] = tables[rows.table.name][ids]
         parts.append(tf.Variable(tf.cast(part, dtype)))
-        assert parts[-1].shape == (slab.shard_rows(shard), WIDTH)
+        assert parts[-1].shape == (slab.part_rows(shard), WIDTH)
     rounded = {k: tf.cast(tf.cast(v, dtype), tf.float64) for k, v in tables.items()}
     return {name: table.numpy() for name, table in rounded.items()}, parts
 
@@ -93,7 +93,7 @@ def logical(slab, dense_parts):
         tables[table.name] = np.zeros([table.vocabulary_size, WIDTH])
         for shard, part in enumerate(dense_parts):
             rows = slab.part(table, shard)
-            ids = slice(rows.first_id, None, slab.num_shards)
+            ids = slice(rows.first_id, None, slab.num_parts)
             tables[table.name][ids] = part[rows.begin : rows.begin + rows.num_rows]
     return tables
 

@@ -16,7 +16,7 @@
 
 namespace tf_syncrep {
 
-// Of one feature.
+// The ids of one feature.
 struct IdsOfFeature {
   explicit IdsOfFeature(const tensorflow::Tensor& ids)
       : ids32(ids.dtype() == tensorflow::DT_INT32 ? Data<const int32_t>(ids)

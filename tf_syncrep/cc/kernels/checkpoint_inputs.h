@@ -12,8 +12,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tf_syncrep/cc/kernels/table_snapshot.h"
 #include "tf_syncrep/cc/tf/table_pieces.h"
+#include "tf_syncrep/cc/tf/table_snapshot.h"
 
 namespace tf_syncrep {
 

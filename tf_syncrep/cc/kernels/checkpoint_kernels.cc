@@ -19,15 +19,15 @@
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/platform/logging.h"
 #include "tf_syncrep/cc/kernels/checkpoint_inputs.h"
-#include "tf_syncrep/cc/kernels/checkpoint_writer.h"
 #include "tf_syncrep/cc/kernels/counted_resource_op.h"
-#include "tf_syncrep/cc/kernels/table_snapshot.h"
 #include "tf_syncrep/cc/lib/array.h"
+#include "tf_syncrep/cc/tf/checkpoint_writer.h"
 #include "tf_syncrep/cc/tf/out_of_memory.h"
 #include "tf_syncrep/cc/tf/scalar_input.h"
 #include "tf_syncrep/cc/tf/scalar_output.h"
 #include "tf_syncrep/cc/tf/step_cancellation.h"
 #include "tf_syncrep/cc/tf/table_pieces.h"
+#include "tf_syncrep/cc/tf/table_snapshot.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {

@@ -48,7 +48,7 @@ absl::Status CheckPositiveSeconds(const char* name, float seconds) {
   return absl::OkStatus();
 }
 
-// For times that are zero if there is no bound.
+// Checks a time of which zero means that there is no bound.
 absl::Status CheckSeconds(const char* name, float seconds) {
   if (!(seconds >= 0)) {  // NaN included
     return absl::InvalidArgumentError(
@@ -222,13 +222,13 @@ class AdmitOp final : public GateOp {
   using GateOp::GateOp;
   absl::Status Call(OpKernelContext* ctx, SyncGate& gate) override {
     Contribution contribution;
-    bool fit;
+    bool is_fit;
     TF_RETURN_IF_ERROR(ContributionInput(ctx, &contribution));
-    TF_RETURN_IF_ERROR(ScalarInput(ctx, "fit", &fit));
+    TF_RETURN_IF_ERROR(ScalarInput(ctx, "fit", &is_fit));
     SyncGate::Admission admission;
     const GateStatus status =
         gate.Admit(contribution.generation, contribution.worker,
-                   contribution.round, fit, &admission);
+                   contribution.round, is_fit, &admission);
     if (!status.ok()) {
       return ToAbslStatus(status);
     }

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <mutex>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -21,6 +20,7 @@
 #include "tf_syncrep/cc/kernels/table_request.h"
 #include "tf_syncrep/cc/lib/array.h"
 #include "tf_syncrep/cc/lib/memory_guard.h"
+#include "tf_syncrep/cc/lib/mutex.h"
 #include "tf_syncrep/cc/lib/rows/row_gather.h"
 #include "tf_syncrep/cc/lib/rows/row_locks.h"
 #include "tf_syncrep/cc/lib/rows/row_order.h"
@@ -144,16 +144,15 @@ class NewRows {
     for (const auto& [table, end, build] : taken_) {
       const InitialValues& initial = index_->initial_values(table);
       const int64_t first = begin;
-      sharder.RunParts(end - first,
-                       std::max<int64_t>(1, kMinDrawnPerThread / (width + 1)),
-                       1, [&](int64_t from, int64_t to) {
-                         for (int64_t i = first + from; i < first + to; ++i) {
-                           const int64_t row = free_rows_[i];
-                           const std::lock_guard<std::mutex> lock(
-                               RowLocks::Global().Of(vectors, row));
-                           initial.Draw(keys_[i], width, vectors + row * width);
-                         }
-                       });
+      sharder.RunParts(
+          end - first, std::max<int64_t>(1, kMinDrawnPerThread / (width + 1)),
+          1, [&](int64_t from, int64_t to) {
+            for (int64_t i = first + from; i < first + to; ++i) {
+              const int64_t row = free_rows_[i];
+              const MutexLock lock(RowLocks::Global().Of(vectors, row));
+              initial.Draw(keys_[i], width, vectors + row * width);
+            }
+          });
       begin = end;
     }
   }

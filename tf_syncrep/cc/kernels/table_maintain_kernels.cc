@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -24,6 +23,7 @@
 #include "tf_syncrep/cc/kernels/table_part.h"
 #include "tf_syncrep/cc/lib/array.h"
 #include "tf_syncrep/cc/lib/float16.h"
+#include "tf_syncrep/cc/lib/mutex.h"
 #include "tf_syncrep/cc/lib/rows/row_locks.h"
 #include "tf_syncrep/cc/tf/locked_variables.h"
 #include "tf_syncrep/cc/tf/out_of_memory.h"
@@ -223,8 +223,7 @@ class TableMaintainOp final : public OpKernel {
   void ResetSlots(TablePart* part, const int32_t* rows, int64_t size) const {
     const void* const vectors = part->tensor(kVectors).data();
     for (int64_t i = 0; i < size; ++i) {
-      const std::lock_guard<std::mutex> lock(
-          RowLocks::Global().Of(vectors, rows[i]));
+      const MutexLock lock(RowLocks::Global().Of(vectors, rows[i]));
       for (size_t k = 0; k < slot_initials_.size(); ++k) {
         ResetRow(part->tensor(kFirstSlot + static_cast<int>(k)), rows[i],
                  slot_initials_[k]);

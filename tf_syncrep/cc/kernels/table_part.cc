@@ -10,9 +10,9 @@
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
-#include "tf_syncrep/cc/kernels/table_snapshot.h"
 #include "tf_syncrep/cc/lib/array.h"
 #include "tf_syncrep/cc/tf/out_of_memory.h"
+#include "tf_syncrep/cc/tf/table_snapshot.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {

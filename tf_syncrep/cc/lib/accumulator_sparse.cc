@@ -144,8 +144,8 @@ template <typename T>
 SparseGradientSum<T>::~SparseGradientSum() {
   pieces_.clear();
   copies_ = {};
-  // The memory is told only of rounds that ended with a result, not of sums
-  // that were merged into others or never taken.
+  // Only rounds that ended with a result update `memory_`, not sums that were
+  // merged into others or never taken.
   if (is_finished_) {
     memory_->last_copied_bytes = most_copied_bytes_;
     memory_->chunks->EndRound(most_copied_bytes_ + needed_bytes_);

@@ -151,7 +151,7 @@ MemoryLeft ReadMemoryLeft(const std::string& root) {
       }
     });
   } catch (const std::bad_alloc&) {
-    // Not even a path has room.
+    // There is no memory even for a path.
     least.bytes = 0;
   }
   return least;

@@ -43,7 +43,7 @@ struct TablePiece {
   absl::Status StoredShape(const tensorflow::TensorShape& row_shape,
                            tensorflow::TensorShape* shape) const;
 
-  // Of rows [begin, end) of this piece.
+  // Names rows [begin, end) of this piece.
   tensorflow::TensorSlice StoredSlice(int64_t begin, int64_t end,
                                       int row_dims) const;
 

@@ -58,9 +58,9 @@ class KeyedTable:
     parts: tuple[KeyedPart, ...]
     owners: Callable[[np.ndarray], np.ndarray]
 
-    def part_names(self, shard: int) -> tuple[str, ...]:
+    def part_names(self, part_number: int) -> tuple[str, ...]:
         """The names of the arrays of a part."""
-        return _part_names(self.arrays, shard, len(self.parts))
+        return _part_names(self.arrays, part_number, len(self.parts))
 
     def description(self) -> dict[str, Any]:
         """What a checkpoint notes of the table beside its rows, as JSON can hold it."""
@@ -114,8 +114,8 @@ class KeyedTable:
 
     def _chunks(self, num_parts, readers) -> Iterator[_Chunk]:
         """The chunks that have the last version of any row."""
-        for shard in range(num_parts):
-            names = _part_names(self.arrays, shard, num_parts)
+        for part_number in range(num_parts):
+            names = _part_names(self.arrays, part_number, num_parts)
             found = [
                 (prefix, reader, chunk, reader.get_tensor(f"{chunk}/{_IDS}"))
                 for prefix, reader in readers.items()
@@ -207,8 +207,8 @@ def _adding(part: KeyedPart) -> Any:
     return add
 
 
-def _part_names(arrays, shard, num_parts):
-    return tuple(f"{name}/{shard}-of-{num_parts}" for name in arrays)
+def _part_names(arrays, part_number, num_parts):
+    return tuple(f"{name}/{part_number}-of-{num_parts}" for name in arrays)
 
 
 def _chunks_in(reader: Any, name: str) -> list[str]:

@@ -60,7 +60,7 @@ def look_up(
         [feature.ids for feature in features],
         table_of_feature=[slab.index(feature.table) for feature in features],
         num_tables=len(slab.tables),
-        num_shards=slab.num_shards,
+        num_shards=slab.num_parts,
     )
     vectors = []
     for part, request in zip(parts, requests, strict=True):
@@ -115,19 +115,19 @@ class ServedTable(tf.Module):
         return combine_with_stock_ops(feature, tf.ensure_shape(vectors, static))
 
 
-def owners(keys: np.ndarray, num_shards: int) -> np.ndarray:
+def owners(keys: np.ndarray, num_parts: int) -> np.ndarray:
     """Which part has each key.
 
     Args:
         keys: int64 of shape `[n]`, which differ.
-        num_shards: how many parts there are.
+        num_parts: how many parts there are.
 
     Returns:
         int32 of shape `[n]`.
     """
     with tf.device("/device:CPU:0"):
-        shards = table_ops.key_owner(tf.constant(keys, tf.int64), num_shards)
-    return shards.numpy().astype(np.int32)
+        part_numbers = table_ops.key_owner(tf.constant(keys, tf.int64), num_parts)
+    return part_numbers.numpy().astype(np.int32)
 
 
 def empty_vectors(slab: DynamicSlab, features: Sequence[Feature]) -> list[tf.Tensor]:

@@ -4,7 +4,7 @@ This module does not use TensorFlow.
 
 A slab holds the rows of tables of one width, dtype and optimizer, one table after the
 other, and has one part on each parameter server: row `g` of the stack is row
-`g // num_shards` of part `g % num_shards`. So the numbers of rows of any two parts
+`g // num_parts` of part `g % num_parts`. So the numbers of rows of any two parts
 differ by at most one, and the rows of each table, popular ones too, are spread over all
 parts. This is the "mod" strategy of `tf.nn.embedding_lookup`, over all tables at once.
 """
@@ -45,7 +45,7 @@ class Table:
 class TablePart:
     """The rows of a table that are in one part of its slab.
 
-    They are rows `first_id`, `first_id + num_shards`, and so on of the table, and lie
+    They are rows `first_id`, `first_id + num_parts`, and so on of the table, and lie
     next to each other in the part.
 
     Attributes:
@@ -64,17 +64,17 @@ class TablePart:
 class Slab:
     """Stacked tables, and how they are split into parts."""
 
-    def __init__(self, name: str, tables: Sequence[Table], num_shards: int):
+    def __init__(self, name: str, tables: Sequence[Table], num_parts: int):
         """Stacks tables.
 
         Args:
             name: name of the slab.
             tables: tables of one width, dtype and optimizer; at least one.
-            num_shards: how many parts there are.
+            num_parts: how many parts there are.
         """
         self.name = name
         self.tables = tuple(tables)
-        self.num_shards = num_shards
+        self.num_parts = num_parts
         self.width = tables[0].width
         self.dtype = tables[0].dtype
         self.optimizer = tables[0].optimizer
@@ -88,25 +88,25 @@ class Slab:
         """The place of a table's row 0 in the stack."""
         return self._first_rows[table.name]
 
-    def shard_rows(self, shard: int) -> int:
+    def part_rows(self, part_number: int) -> int:
         """How many rows a part has."""
-        return self._rows_before(self.num_rows, shard)
+        return self._rows_before(self.num_rows, part_number)
 
-    def part(self, table: Table, shard: int) -> TablePart:
+    def part(self, table: Table, part_number: int) -> TablePart:
         """The rows of a table that are in a part."""
         first = self.first_row(table)
-        begin = self._rows_before(first, shard)
-        end = self._rows_before(first + table.vocabulary_size, shard)
-        first_id = begin * self.num_shards + shard - first
+        begin = self._rows_before(first, part_number)
+        end = self._rows_before(first + table.vocabulary_size, part_number)
+        first_id = begin * self.num_parts + part_number - first
         return TablePart(table, first_id, begin, end - begin)
 
-    def parts(self, shard: int) -> list[TablePart]:
+    def parts(self, part_number: int) -> list[TablePart]:
         """The rows that are in a part, by table, in their order there."""
-        return [self.part(table, shard) for table in self.tables]
+        return [self.part(table, part_number) for table in self.tables]
 
-    def _rows_before(self, row: int, shard: int) -> int:
+    def _rows_before(self, row: int, part_number: int) -> int:
         """How many of the first `row` rows of the stack are in a part."""
-        return max(0, -(-(row - shard) // self.num_shards))
+        return max(0, -(-(row - part_number) // self.num_parts))
 
 
 class DynamicSlab:
@@ -117,20 +117,20 @@ class DynamicSlab:
     are next to each other, at the same place.
     """
 
-    def __init__(self, name: str, tables: Sequence[Table], num_shards: int):
+    def __init__(self, name: str, tables: Sequence[Table], num_parts: int):
         """Stacks tables.
 
         Args:
             name: name of the slab.
             tables: tables that grow, of one width, dtype and optimizer; at least one.
-            num_shards: how many parts there are.
+            num_parts: how many parts there are.
 
         Raises:
             ValueError: a part would have more rows than can be counted.
         """
         self.name = name
         self.tables = tuple(tables)
-        self.num_shards = num_shards
+        self.num_parts = num_parts
         self.width = tables[0].width
         self.dtype = tables[0].dtype
         self.optimizer = tables[0].optimizer
@@ -156,9 +156,9 @@ class DynamicSlab:
 
     def capacity(self, table: Table) -> int:
         """How many rows of a table a part has room for."""
-        if self.num_shards == 1:
+        if self.num_parts == 1:
             return table.vocabulary_size
-        share = table.vocabulary_size / self.num_shards
+        share = table.vocabulary_size / self.num_parts
         # Four standard deviations above the mean are hardly ever exceeded.
         slack = 4 * math.ceil(math.sqrt(share))
         return min(table.vocabulary_size, math.ceil(share) + slack)
@@ -166,7 +166,7 @@ class DynamicSlab:
 
 def stack(
     tables: Iterable[Table],
-    num_shards: int,
+    num_parts: int,
     stacking: str | Sequence[Sequence[str]] | None = "auto",
 ) -> list[Slab | DynamicSlab]:
     """Makes slabs of tables.
@@ -175,7 +175,7 @@ def stack(
 
     Args:
         tables: the tables.
-        num_shards: how many parts each slab has.
+        num_parts: how many parts each slab has.
         stacking: `"auto"` to stack all tables of one width, dtype and optimizer; None
             to stack none; or the names of tables to stack: a list of lists, or one
             list. Tables that are not named are slabs by themselves.
@@ -198,7 +198,7 @@ def stack(
     for table in tables:
         groups.setdefault(group_of(table), []).append(table)
     return [
-        (DynamicSlab if group[0].grows else Slab)(_slab_name(group), group, num_shards)
+        (DynamicSlab if group[0].grows else Slab)(_slab_name(group), group, num_parts)
         for group in groups.values()
     ]
 

@@ -53,11 +53,13 @@ def look_up(
     Returns:
         For each feature its vectors: float64 if the slab is float64, otherwise float32.
     """
-    most_rows = max(slab.shard_rows(shard) for shard in range(slab.num_shards))
+    most_rows = max(
+        slab.part_rows(part_number) for part_number in range(slab.num_parts)
+    )
     rows, places = embedding_ops.embedding_rows(
         [feature.ids for feature in features],
         num_rows=slab.num_rows,
-        num_shards=slab.num_shards,
+        num_shards=slab.num_parts,
         first_rows=[slab.first_row(feature.table) for feature in features],
         vocabulary_sizes=[feature.table.vocabulary_size for feature in features],
         features=[feature.name for feature in features],

@@ -1,5 +1,7 @@
 """Training with Keras 3, tf_keras and Keras 2.
 
 The folders are `fit`, `sync_replicas`, `embedding`, `tables`, `optimizers`,
-`checkpoint` and `transfers`, and `compat` for private names.
+`checkpoint` and `transfers`, and `compat` for private names. `cluster` is the cluster
+of this coordinator, `parts` finds a model's optimizers and metrics, `training_clock`
+measures training, and `sidecar_evaluator` evaluates its checkpoints.
 """

@@ -1,4 +1,4 @@
-"""Stochastic rounding, as the ops that update a variable are told of it."""
+"""Describes stochastic rounding to the ops that update a variable."""
 
 import operator
 from typing import Any, NamedTuple

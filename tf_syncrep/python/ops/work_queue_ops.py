@@ -42,7 +42,7 @@ def work_queue(
 
 
 def work_queue_take(handle, device, incarnation, stream, last, name=None):
-    """Takes the next item, the last one being read: Syncrep>WorkQueueTake."""
+    """Takes the next item; marks the last one as done: Syncrep>WorkQueueTake."""
     return op_library.load().syncrep_work_queue_take(
         handle, device, incarnation, stream, last, name=name
     )

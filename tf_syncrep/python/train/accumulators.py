@@ -78,7 +78,7 @@ class _AccumulatorMethods(tf.compat.v1.ConditionalAccumulatorBase):
 
 
 class ConditionalAccumulator(_AccumulatorMethods):
-    """Aggregates gradients; a drop-in for `tf.compat.v1.ConditionalAccumulator`.
+    """Adds up gradients; a drop-in for `tf.compat.v1.ConditionalAccumulator`.
 
     Gradients that are up to date (computed at a time step that is not below the
     accumulator's own) are added; others are dropped. The mean of the gradients can be
@@ -183,7 +183,7 @@ class ConditionalAccumulator(_AccumulatorMethods):
 
 
 class SparseConditionalAccumulator(_AccumulatorMethods):
-    """Aggregates `tf.IndexedSlices`; a drop-in for TensorFlow's class.
+    """Adds up `tf.IndexedSlices`; a drop-in for TensorFlow's class.
 
     It is like `ConditionalAccumulator`, but for sparse gradients, with the constructor,
     methods and error messages of `tf.compat.v1.SparseConditionalAccumulator`. Besides

@@ -37,8 +37,8 @@ class FtrlOptimizer(RuleOptimizer):
     bfloat16, float32 or float64, on CPUs. Slots are float64 for float64 variables and
     float32 for all others. In a checkpoint of `tf.compat.v1.train.Saver` those of `w`
     are `w/Ftrl` (n) and `w/Ftrl_1` (z), so that checkpoints of TensorFlow's class with
-    float32 and float64 variables can be restored. (Beside half variables its slots are
-    half.)
+    float32 and float64 variables can be restored. (TensorFlow's slots of half
+    variables are half.)
 
     Example:
     ```python

@@ -92,7 +92,7 @@ struct GateEvent {
   int64_t generation = 0;
   int64_t round = 0;
   int64_t value = 0;
-  // Of a worker, else empty.
+  // Set for events of a worker; otherwise empty and 0.
   std::string device;
   uint64_t incarnation = 0;
   // The reason, for people to read; often empty.

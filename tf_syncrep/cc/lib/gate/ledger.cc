@@ -78,7 +78,7 @@ GatePermit Ledger::Grant(int64_t number, GateTime now, GateAccount* overdue,
 }
 
 GateAdmission Ledger::Admit(int64_t generation, int64_t round, bool may_give,
-                            bool fit, GateTime now, GateAccount* account) {
+                            bool is_fit, GateTime now, GateAccount* account) {
   GateAdmission admission = GateAdmission::kStale;
   if (account != nullptr && IsPresent(generation, round)) {
     if (IsInFlight(*account)) {
@@ -86,7 +86,7 @@ GateAdmission Ledger::Admit(int64_t generation, int64_t round, bool may_give,
       // pushed.
       Release("began its step again while it pushed", now, account);
     } else {
-      admission = Judge(may_give || HoldsPermit(*account), fit);
+      admission = Judge(may_give || HoldsPermit(*account), is_fit);
       if (HoldsPermit(*account)) {
         DropPermit(account);
       }
@@ -202,11 +202,11 @@ std::vector<GateEvent> Ledger::TakeEvents() {
   return std::exchange(events_, {});
 }
 
-GateAdmission Ledger::Judge(bool may_give, bool fit) const {
+GateAdmission Ledger::Judge(bool may_give, bool is_fit) const {
   if (!may_give) {
     return GateAdmission::kStale;
   }
-  if (!fit) {
+  if (!is_fit) {
     return GateAdmission::kRejected;
   }
   return Admits() ? GateAdmission::kAdmitted : GateAdmission::kLate;

@@ -126,7 +126,7 @@ class Ledger {
   // of its worker. `may_give` is false for a worker that is dead or has given
   // its share. `account` is null for a worker that the gate does not know.
   GateAdmission Admit(int64_t generation, int64_t round, bool may_give,
-                      bool fit, GateTime now, GateAccount* account);
+                      bool is_fit, GateTime now, GateAccount* account);
 
   // Notes that the whole contribution was pushed. False if it does not count.
   bool Commit(int64_t generation, int64_t round, GateTime now,
@@ -166,7 +166,7 @@ class Ledger {
 
  private:
   int64_t NumAdmitted() const { return in_flight() + committed_; }
-  GateAdmission Judge(bool may_give, bool fit) const;
+  GateAdmission Judge(bool may_give, bool is_fit) const;
   void StartRound();
   void VoidRound(const std::string& why, GateAccount* cause);
   void DropPermit(GateAccount* account);

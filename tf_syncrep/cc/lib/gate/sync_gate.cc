@@ -85,7 +85,7 @@ SyncGate::WaitId SyncGate::Acquire(const GateWorker& worker, AcquireKind kind,
 }
 
 GateStatus SyncGate::Admit(int64_t generation, const GateWorker& worker,
-                           int64_t round, bool fit, Admission* admission) {
+                           int64_t round, bool is_fit, Admission* admission) {
   Wakeups wakeups;
   {
     const MutexLock lock(mu_);
@@ -113,7 +113,7 @@ GateStatus SyncGate::Admit(int64_t generation, const GateWorker& worker,
     const bool may_give =
         caller != nullptr && caller->is_live() && caller->waiting == 0 &&
         ledger_.ContributedInRound(caller->account) < Share(now);
-    *admission = ledger_.Admit(generation, round, may_give, fit, now,
+    *admission = ledger_.Admit(generation, round, may_give, is_fit, now,
                                caller == nullptr ? nullptr : &caller->account);
     if (*admission == Admission::kAdmitted) {
       Roster::SetPhase(GatePhase::kPushing, now, caller);

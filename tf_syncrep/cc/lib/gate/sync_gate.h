@@ -95,11 +95,11 @@ class SyncGate {
                  const GateTerms& terms, AcquireCallback done);
 
   // Whether the worker may push its gradient, computed in `round`. A worker
-  // says with `fit` false that it will not push, because the gradient is not
+  // says with `is_fit` false that it will not push, because the gradient is not
   // finite, say. A permit is not needed: its lease may have ended while the
   // gradient is still one of this round. OutOfRange after Close().
   GateStatus Admit(int64_t generation, const GateWorker& worker, int64_t round,
-                   bool fit, Admission* admission);
+                   bool is_fit, Admission* admission);
 
   // To be called after every push was acknowledged: the contribution counts,
   // also after Close(). False if its round was void by then.

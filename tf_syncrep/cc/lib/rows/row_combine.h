@@ -30,7 +30,7 @@ struct CombinedFeature {
   int64_t num_results;
   int64_t ids_per_result;
   const int64_t* row_splits;  // ascending, from 0 to num_ids; or null
-  // of each id; null stands for 1, and it must be null with kNone
+  // The weight of each id. Null means 1; kNone requires null.
   const float* weights;
 };
 

@@ -4,8 +4,8 @@
 #define TF_SYNCREP_CC_LIB_ROWS_ROW_LOCKS_H_
 
 #include <cstdint>
-#include <mutex>
 
+#include "tf_syncrep/cc/lib/mutex.h"
 #include "tf_syncrep/cc/lib/rows/row_hash.h"
 
 namespace tf_syncrep {
@@ -20,7 +20,7 @@ class RowLocks {
 
   // The mutex of row `row` of the table whose storage begins at `table`. It
   // guards that row of the variable and of its moments.
-  std::mutex& Of(const void* table, int64_t row) {
+  Mutex& Of(const void* table, int64_t row) {
     const uint64_t key = reinterpret_cast<uintptr_t>(table) / 64;
     return stripes_[HashRow(row + static_cast<int64_t>(key)) % kNumStripes].mu;
   }
@@ -31,7 +31,7 @@ class RowLocks {
   // Each has a cache line of its own; otherwise neighbours would slow each
   // other down.
   struct alignas(64) Stripe {
-    std::mutex mu;
+    Mutex mu;
   };
 
   Stripe stripes_[kNumStripes];

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cstring>
-#include <mutex>
 #include <new>
 #include <numeric>
 #include <utility>
 
 #include "tf_syncrep/cc/lib/array.h"
+#include "tf_syncrep/cc/lib/mutex.h"
 #include "tf_syncrep/cc/lib/rows/row_locks.h"
 
 namespace tf_syncrep {
@@ -97,7 +97,7 @@ bool RowSnapshot::KeepRow(const std::vector<const char*>& data, int64_t row) {
     newest = std::move(block);
   }
   char* copy = newest->copies.data() + newest->size * all_row_bytes_;
-  const std::lock_guard<std::mutex> stripe(RowLocks::Global().Of(data[0], row));
+  const MutexLock stripe(RowLocks::Global().Of(data[0], row));
   for (size_t k = 0; k < row_bytes_.size(); ++k) {
     std::memcpy(copy, data[k] + row * row_bytes_[k], row_bytes_[k]);
     copy += row_bytes_[k];
@@ -110,7 +110,7 @@ bool RowSnapshot::KeepRow(const std::vector<const char*>& data, int64_t row) {
 void RowSnapshot::CopyRow(const std::vector<const char*>& data, int64_t row,
                           int64_t uses, const std::vector<char*>& out,
                           int64_t to) const {
-  const std::lock_guard<std::mutex> stripe(RowLocks::Global().Of(data[0], row));
+  const MutexLock stripe(RowLocks::Global().Of(data[0], row));
   if (uses >= 0) {
     int32_t use[2];  // when it was used last, and how often it was
     std::memcpy(use, data[uses] + row * row_bytes_[uses], sizeof(use));

@@ -43,10 +43,10 @@ class RowSnapshot {
   // `end` if `rows` is null, as far as they were not read yet; call it before
   // they are overwritten. Rows may repeat, and rows that do not exist are
   // skipped. `data[i]` is where array i begins. Returns the end of the entries
-  // that are done. That is before `end` if there is no room, so that the caller
-  // can release its locks and wait for room for most_bytes(), and also now and
-  // then if there is. When there is no memory the snapshot is given up, and
-  // KeptBytes is told.
+  // that are done. Stops before `end` if there is no room, so that the caller
+  // can release its locks and wait for room for most_bytes(), and sometimes
+  // even if there is room. When there is no memory the snapshot is given up,
+  // and KeptBytes is told.
   int64_t Keep(const std::vector<const char*>& data, const int64_t* rows,
                int64_t begin, int64_t end);
 
@@ -55,8 +55,8 @@ class RowSnapshot {
 
   // Copies the next `num` rows, as they were, to `out`, which has one array for
   // each. In a table that grows, array number `uses` says which rows are in
-  // use. Of a row that is not, and was not kept, only this array is copied:
-  // the other arrays may be memory that was never touched, and are not read.
+  // use. If a row is neither in use nor kept, only this array is copied: the
+  // other arrays may be memory that was never touched, and are not read.
   // `uses` is -1 for other tables.
   void Read(const std::vector<const char*>& data, int64_t num, int64_t uses,
             const std::vector<char*>& out);

@@ -1,9 +1,9 @@
 #include "tf_syncrep/cc/lib/rules/apply_rule.h"
 
 #include <algorithm>
-#include <mutex>
 
 #include "tf_syncrep/cc/lib/gradient_loops.h"
+#include "tf_syncrep/cc/lib/mutex.h"
 #include "tf_syncrep/cc/lib/prefetch.h"
 #include "tf_syncrep/cc/lib/rows/row_locks.h"
 #include "tf_syncrep/cc/lib/rows/row_order.h"
@@ -124,10 +124,10 @@ struct SparseApply {
     ForEachRow(sorted, size, from, to, [&](int64_t begin, int64_t end) {
       const auto index = static_cast<int64_t>(sorted[begin].row);
       const RuleArrays<T> row = ArraysFrom<Shape>(arrays, index, row_size);
-      std::mutex& stripe = RowLocks::Global().Of(arrays.var, index);
+      Mutex& stripe = RowLocks::Global().Of(arrays.var, index);
       if (end - begin == 1) {
         PrefetchTables(begin + kPrefetchDistance);
-        std::lock_guard<std::mutex> lock(stripe);
+        const MutexLock lock(stripe);
         UpdateRow<Shape>(rule, row_size, Gradient(begin), row, index,
                          /*first=*/0);
         return;
@@ -135,7 +135,7 @@ struct SparseApply {
       if (row_size <= kMaxColumns) {
         // The sum is computed without the lock.
         SumOccurrences(begin, end, 0, row_size, sum);
-        std::lock_guard<std::mutex> lock(stripe);
+        const MutexLock lock(stripe);
         Slot of_row = 0;
         if constexpr (Shape::kIsRowwise) {
           Slot lanes[kSquareLanes] = {};
@@ -146,7 +146,7 @@ struct SparseApply {
         return;
       }
       // All parts of a long row are updated under one lock.
-      std::lock_guard<std::mutex> lock(stripe);
+      const MutexLock lock(stripe);
       Slot of_row = 0;
       if constexpr (Shape::kIsRowwise) {
         Slot lanes[kSquareLanes] = {};

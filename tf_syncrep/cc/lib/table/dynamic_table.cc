@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <limits>
-#include <mutex>
 #include <new>
 #include <numeric>
 
+#include "tf_syncrep/cc/lib/mutex.h"
 #include "tf_syncrep/cc/lib/prefetch.h"
 #include "tf_syncrep/cc/lib/read_once.h"
 #include "tf_syncrep/cc/lib/rows/row_locks.h"
@@ -323,8 +323,7 @@ void DynamicTable::Add(const TableColumns& columns, const void* vectors,
           return;
         }
         row = free_row;
-        const std::lock_guard<std::mutex> row_lock(
-            RowLocks::Global().Of(vectors, row));
+        const MutexLock row_lock(RowLocks::Global().Of(vectors, row));
         columns.set_key(row, asked.key);
         columns.set_use(row, use);
       });
@@ -371,8 +370,7 @@ void DynamicTable::PutBackResting(const int32_t* rows, int64_t size,
 void DynamicTable::Free(const TableColumns& columns, const void* vectors,
                         const int32_t* rows, int64_t size) {
   for (int64_t i = 0; i < size; ++i) {
-    const std::lock_guard<std::mutex> row_lock(
-        RowLocks::Global().Of(vectors, rows[i]));
+    const MutexLock row_lock(RowLocks::Global().Of(vectors, rows[i]));
     columns.set_use(rows[i], {0, 0});
   }
   const MutexLock lock(rows_mu_);
@@ -500,8 +498,7 @@ int64_t DynamicTable::Evict(const TableColumns& columns, const void* vectors,
           !SegmentOf(stripe, hash).Erase(hash, row)) {
         continue;
       }
-      const std::lock_guard<std::mutex> row_lock(
-          RowLocks::Global().Of(vectors, row));
+      const MutexLock row_lock(RowLocks::Global().Of(vectors, row));
       columns.set_key(row, 0);
       columns.set_use(row, {RowUse::kRests, 0});
     }

@@ -162,17 +162,17 @@ def _add_slabs(
 ) -> None:
     """Adds the parts of tables, with a key for each table."""
     for slab in tables.slabs:
-        for shard, part in enumerate(tables.parts(slab)):
+        for part_number, part in enumerate(tables.parts(slab)):
             of_part = slots.get(id(part), {})
             by_rows = {k: v for k, v in of_part.items() if are_rows(v, part)}
             pieces = []
-            for piece in slab.parts(shard):
+            for piece in slab.parts(part_number):
                 name = keys[piece.table.name]
                 names = (name, *(f"slots/{kind}/{name}" for kind in by_rows))
-                first = (shard - slab.first_row(piece.table)) % slab.num_shards
+                first = (part_number - slab.first_row(piece.table)) % slab.num_parts
                 vocabulary = piece.table.vocabulary_size
                 pieces.append(
-                    Piece(first, piece.num_rows, slab.num_shards, vocabulary, names)
+                    Piece(first, piece.num_rows, slab.num_parts, vocabulary, names)
                 )
             builder.add_group([part, *by_rows.values()], pieces)
             for kind, slot in of_part.items():
@@ -180,7 +180,9 @@ def _add_slabs(
                     names = tuple(
                         f"slots/{kind}/{keys[table.name]}" for table in slab.tables
                     )
-                    builder.add_of_part(OfPart(slot, names, shard, slab.num_shards))
+                    builder.add_of_part(
+                        OfPart(slot, names, part_number, slab.num_parts)
+                    )
 
 
 def _add_dynamic_slab(
@@ -221,20 +223,20 @@ def _add_dynamic_slab(
                 )
                 for part, group in zip(parts, groups, strict=True)
             ),
-            functools.partial(dynamic_lookup.owners, num_shards=slab.num_shards),
+            functools.partial(dynamic_lookup.owners, num_parts=slab.num_parts),
         )
         builder.add_keyed_table(keyed[table.name])
-    for shard, (part, group) in enumerate(zip(parts, groups, strict=True)):
+    for part_number, (part, group) in enumerate(zip(parts, groups, strict=True)):
         pieces = []
         for table in slab.tables:
-            names = keyed[table.name].part_names(shard)
+            names = keyed[table.name].part_names(part_number)
             room = slab.capacity(table)
             pieces.append(Piece(0, room, 1, room, names, uses=2))
         builder.add_group(group, pieces)
         for kind, slot in slots.get(id(part.vectors), {}).items():
             if kind not in kinds:
                 names = tuple(f"slots/{kind}/{keys[x.name]}" for x in slab.tables)
-                builder.add_of_part(OfPart(slot, names, shard, slab.num_shards))
+                builder.add_of_part(OfPart(slot, names, part_number, slab.num_parts))
 
 
 def _nothing() -> None:

@@ -204,7 +204,7 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
         # This refuses tables that cannot be stacked, before anything is made.
         self._tables, self._growing = self._lay_out(1)
 
-    def _lay_out(self, num_shards):
+    def _lay_out(self, num_parts):
         """Returns the tables of fixed size, and those that grow."""
         dtype = tf.as_dtype(self.variable_dtype).name
         dynamic = {
@@ -221,7 +221,7 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
             tables.append(
                 layout.Table(table.name, size, table.embedding_dim, dtype, grows, own)
             )
-        slabs = layout.stack(tables, num_shards, self._table_stacking)
+        slabs = layout.stack(tables, num_parts, self._table_stacking)
         return (
             Tables([x for x in slabs if isinstance(x, layout.Slab)]),
             DynamicTables(

@@ -66,12 +66,12 @@ class DynamicEmbedding(GrowingLayer, tf.keras.layers.Layer):
         )
         self._growing = self._lay_out(1)
 
-    def _lay_out(self, num_shards):
+    def _lay_out(self, num_parts):
         dtype = tf.as_dtype(self.variable_dtype).name
         table = layout.Table(
             self.name, self.input_dim.max_rows, self.output_dim, dtype, grows=True
         )
-        slab = layout.DynamicSlab("embeddings", [table], num_shards)
+        slab = layout.DynamicSlab("embeddings", [table], num_parts)
         return DynamicTables([slab], {self.name: self.input_dim}, named_by_layer=True)
 
     def build(self, input_shape: Any = None) -> None:

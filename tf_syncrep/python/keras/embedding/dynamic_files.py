@@ -44,9 +44,9 @@ def save(tables: DynamicTables, store: Any, key_of: KeyOf) -> None:
         for kind, values in zip(_KINDS, rows, strict=True):
             store[key_of(name) + kind] = values
     for number, slab in enumerate(tables.slabs):
-        for shard, part in enumerate(tables.parts(slab)):
+        for part_number, part in enumerate(tables.parts(slab)):
             rows = tables.resting_rows(slab, part)
-            store[f"{_RESTING}.{number}.{shard}"] = rows
+            store[f"{_RESTING}.{number}.{part_number}"] = rows
     if tables.by_name:
         store[_LAYOUT] = np.frombuffer(
             saved_layout.as_json(tables.slabs).encode(), np.uint8
@@ -111,7 +111,7 @@ def _load_as_it_was(
     """Puts each row where it was; the indices are made again from the variables."""
     slots = all_row_slots(trainers_of(tables), tables)
     for number, slab in enumerate(tables.slabs):
-        for shard, part in enumerate(tables.parts(slab)):
+        for part_number, part in enumerate(tables.parts(slab)):
             # Keras may have loaded the slots of the model's optimizer, or does so
             # later. Those of another model's optimizer belong to the former keys.
             others = [
@@ -120,11 +120,11 @@ def _load_as_it_was(
                 if not compat.holds_values_of(slot.variable, store)
             ]
             tables.reset(part, others)
-            resting = np.asarray(store[f"{_RESTING}.{number}.{shard}"][...])
+            resting = np.asarray(store[f"{_RESTING}.{number}.{part_number}"][...])
             tables.write_rows(part.uses, resting, np.tile(RESTS, (len(resting), 1)))
             for table in slab.tables:
                 rows, vectors = by_name[table.name]
-                here = rows.shards == shard
+                here = rows.part_numbers == part_number
                 for variable, values in (
                     (part.vectors, vectors),
                     (part.keys, rows.keys),

@@ -117,14 +117,14 @@ class Embedding(tf.keras.layers.Embedding):
         """Makes the table, in one variable or in parts."""
         if self.built:
             return
-        num_shards = self._num_shards()
+        num_parts = self._num_parts()
         is_quantized = getattr(self, "quantization_mode", None)
         if is_quantized or (not compat.IS_KERAS_3 and self._shards is None):
             super().build(input_shape)
             return
         dtype = tf.as_dtype(self.variable_dtype).name
         table = layout.Table(_NAME, self.input_dim, self.output_dim, dtype)
-        slab = layout.Slab(_NAME, [table], num_shards)
+        slab = layout.Slab(_NAME, [table], num_parts)
         self._tables = Tables([slab], named_by_layer=True)
         self._tables.make(
             self.add_weight,
@@ -132,7 +132,7 @@ class Embedding(tf.keras.layers.Embedding):
             regularizer=self.embeddings_regularizer,
             constraint=self.embeddings_constraint,
         )
-        if num_shards == 1:
+        if num_parts == 1:
             (variable,) = self._tables.all_variables()
             setattr(self, compat.NAME_OF_EMBEDDINGS, variable)
         else:
@@ -141,7 +141,7 @@ class Embedding(tf.keras.layers.Embedding):
         if getattr(self, "lora_rank", None):
             self.enable_lora(self.lora_rank)
 
-    def _num_shards(self):
+    def _num_parts(self):
         whole = [
             name
             for name in ("lora_rank", "quantization_mode", "embeddings_constraint")

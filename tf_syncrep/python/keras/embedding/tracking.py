@@ -111,17 +111,17 @@ class _Whole(_State):
 class _Part(_State):
     """Receives the rows of a part of another layout."""
 
-    def __init__(self, tables: Tables, slab: layout.Slab, shard: int):
-        self._tables, self._slab, self._shard = tables, slab, shard
+    def __init__(self, tables: Tables, slab: layout.Slab, part_number: int):
+        self._tables, self._slab, self._part_number = tables, slab, part_number
         self.has_received = False
 
     def deserialize(self, string_value: Any) -> None:
-        for piece in self._slab.parts(self._shard):
+        for piece in self._slab.parts(self._part_number):
             self._tables.write_rows(
                 piece.table.name,
                 string_value[piece.begin : piece.begin + piece.num_rows],
                 piece.first_id,
-                self._slab.num_shards,
+                self._slab.num_parts,
             )
         self.has_received = True
 
@@ -149,9 +149,9 @@ class _Layout(tf.train.experimental.PythonState):
         setattr(self._root, _name_of(saved), parts)
         try:
             receivers = [
-                _Part(self._tables, slab, shard)
+                _Part(self._tables, slab, part_number)
                 for slab in slabs
-                for shard in range(slab.num_shards)
+                for part_number in range(slab.num_parts)
             ]
             for name, receiver in _named(receivers):
                 setattr(parts, name, receiver)

@@ -86,10 +86,10 @@ def _instead_of(stock, ours):
     def method(self, *args, **kwargs):
         natives = [compat.native(v) for v in self.weights]
         slab_of = {
-            id(part): _Slab(tables, slab) if shard == 0 else None
+            id(part): _Slab(tables, slab) if part_number == 0 else None
             for tables in tables_with(Tables, natives)
             for slab in tables.slabs
-            for shard, part in enumerate(tables.parts(slab))
+            for part_number, part in enumerate(tables.parts(slab))
         }
         found = [slab_of.get(id(native), native) for native in natives]
         wholes = [x for x in found if x is not None]

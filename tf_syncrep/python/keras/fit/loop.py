@@ -104,7 +104,7 @@ def train(
         model.reset_metrics()
         callbacks.on_epoch_begin(epoch)
         if epoch == first_epoch:
-            # This must not come earlier: callbacks have restored everything only now.
+            # Callbacks finish restoring here, so this must not come earlier.
             rounds.start()
         rounds.begin_epoch(first_step)
         sizes = steps.sizes("train", batches, callbacks)

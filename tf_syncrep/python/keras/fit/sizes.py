@@ -1,4 +1,4 @@
-"""How many steps one execution has, and how many callbacks are told of at once."""
+"""How many steps one execution has, and how many callbacks are told of together."""
 
 from __future__ import annotations
 

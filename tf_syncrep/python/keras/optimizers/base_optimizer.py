@@ -61,8 +61,8 @@ class BaseOptimizer(compat.SlotOptimizer):
             **{key: as_python(value) for key, value in kwargs.items()},
         )
         self.stochastic_rounding: bool = bool(stochastic_rounding)
-        # Not by assignment, since Keras would track it: by the variable's place, the
-        # count of its updates, its seed, and what rows of its table it has.
+        # Stored in `__dict__` so that Keras does not track it. Maps a variable's place
+        # to the count of its updates, its seed, and what rows of its table it has.
         self.__dict__["_roundings"] = {}
 
     def create_slots(self, variables: Sequence[Any]) -> None:
@@ -125,7 +125,7 @@ class BaseOptimizer(compat.SlotOptimizer):
         """How a variable is rounded; None for rounding to nearest.
 
         Returns:
-            What the ops take, with the count's handle.
+            The ops' rounding arguments, with the count's handle.
         """
         if not self.__dict__["_roundings"]:
             return None

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tf_syncrep.python.keras.compat import graph_edges
 from tf_syncrep.python.keras.transfers.tasks import WORKER, Tasks
 
-# If such an op is on the worker, its variable is the worker's own, as those of metrics.
+# If such an op is on the worker, its variable belongs to the worker, like a metric's.
 _OF_VARIABLES = frozenset(
     {
         "AssignAddVariableOp",
@@ -69,8 +69,8 @@ def use_resources_after(
     Args:
         ops: ops of a function that is being traced.
         before: other ops of it, which use resources.
-        otherwise: an op that comes before those in `before`. What uses a resource of
-            another task than these runs after this op.
+        otherwise: an op that comes before those in `before`. Ops that use resources of
+            other tasks run after this op.
     """
     tasks = Tasks(otherwise.graph)
     of_tasks: dict[str, list[tf.Operation]] = {}

@@ -3,5 +3,6 @@
 `tables` makes those of tables of fixed size, and `dynamic_tables` those of tables that
 grow, which `dynamic` describes; both have in common what is in `stacked_tables`.
 `saved_layout` describes how they lie. `slots` saves what an optimizer keeps beside
-them, and `maintenance` removes rows of tables that grow.
+them, and `maintenance` removes rows of tables that grow. Their `initial_values`,
+`row_slots` and `trainers` are modules, too, and `variables` is for all tables.
 """

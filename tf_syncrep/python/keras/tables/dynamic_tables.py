@@ -58,13 +58,13 @@ class Rows(NamedTuple):
     Attributes:
         keys: int64 of shape `[n]`.
         uses: int32 of shape `[n, 2]`: when each was used last, and how often.
-        shards: int32 of shape `[n]`: the part that each is in.
+        part_numbers: int32 of shape `[n]`: the part that each is in.
         rows: int32 of shape `[n]`: the row of that part.
     """
 
     keys: np.ndarray
     uses: np.ndarray
-    shards: np.ndarray
+    part_numbers: np.ndarray
     rows: np.ndarray
 
 
@@ -113,20 +113,22 @@ class DynamicTables(StackedTables):
         add_weight: Callable[..., Any],
         initializers: Mapping[str, RowInitializer],
     ) -> None:
-        shards = range(slab.num_shards)
+        part_numbers = range(slab.num_parts)
         # The strategy puts each variable on the next parameter server.
         vectors = [
-            _variable(add_weight, slab, shard, "", (slab.width,), slab.dtype)
-            for shard in shards
+            _variable(add_weight, slab, part_number, "", (slab.width,), slab.dtype)
+            for part_number in part_numbers
         ]
         self._vectors[slab.name] = vectors
         extended = tf.distribute.get_strategy().extended
         keys, uses, indices = [], [], []
-        for shard in shards:
-            native = compat.native(vectors[shard])
+        for part_number in part_numbers:
+            native = compat.native(vectors[part_number])
             with extended.colocate_vars_with(native):
-                keys.append(_variable(add_weight, slab, shard, "_keys", ()))
-                uses.append(_variable(add_weight, slab, shard, "_uses", (2,), "int32"))
+                keys.append(_variable(add_weight, slab, part_number, "_keys", ()))
+                uses.append(
+                    _variable(add_weight, slab, part_number, "_uses", (2,), "int32")
+                )
             with tf.init_scope(), tf.device(native.device):
                 indices.append(self._index(slab, initializers))
         self._keys[slab.name], self._uses[slab.name] = keys, uses
@@ -187,9 +189,9 @@ class DynamicTables(StackedTables):
     def variable_names(self) -> list[str]:
         """The names by which the variables were made."""
         return [
-            part_name(slab, shard) + kind
+            part_name(slab, part_number) + kind
             for slab in self.slabs
-            for shard in range(slab.num_shards)
+            for part_number in range(slab.num_parts)
             for kind in ("", "_keys", "_uses")
         ]
 
@@ -315,7 +317,7 @@ class DynamicTables(StackedTables):
         """The rows in use of a table, by ascending key."""
         slab, table = self._slab_of[name], self.by_name[name]
         of_parts = []
-        for shard, part in enumerate(self.parts(slab)):
+        for part_number, part in enumerate(self.parts(slab)):
             with tf.device(part.vectors.device):
                 found = table_ops.table_export(
                     part.index,
@@ -324,8 +326,10 @@ class DynamicTables(StackedTables):
                     table=slab.index(table),
                 )
             uses = np.stack([found.last_uses.numpy(), found.counts.numpy()], axis=1)
-            shards = np.full(len(uses), shard, np.int32)
-            of_parts.append(Rows(found.keys.numpy(), uses, shards, found.rows.numpy()))
+            part_numbers = np.full(len(uses), part_number, np.int32)
+            of_parts.append(
+                Rows(found.keys.numpy(), uses, part_numbers, found.rows.numpy())
+            )
         whole = Rows(*map(np.concatenate, zip(*of_parts, strict=True)))
         order = np.argsort(whole.keys, kind="stable")
         return Rows(*(x[order] for x in whole))
@@ -355,8 +359,8 @@ class DynamicTables(StackedTables):
         parts = variables or [x.vectors for x in self.parts(self._slab_of[name])]
         shape = (len(rows.keys), *parts[0].shape[1:])
         values = np.empty(shape, parts[0].dtype.as_numpy_dtype)
-        for shard, part in enumerate(parts):
-            (places,) = np.nonzero(rows.shards == shard)
+        for part_number, part in enumerate(parts):
+            (places,) = np.nonzero(rows.part_numbers == part_number)
             for some in _chunks(places, part):
                 with tf.device(part.device):
                     values[some] = tf.gather(part, rows.rows[some]).numpy()
@@ -430,12 +434,12 @@ class DynamicTables(StackedTables):
         Raises:
             ValueError: a part has no room for so many; nothing was written.
         """
-        shards = self._owners(name, keys)
+        part_numbers = self._owners(name, keys)
         rows = np.empty(len(keys), np.int32)
         keeps_all = np.isin(self.rows_of(name).keys, keys).all()
         slots = {} if keeps_all else all_row_slots(trainers_of(self), self)
-        for shard, part in enumerate(self.parts(self._slab_of[name])):
-            (here,) = np.nonzero(shards == shard)
+        for part_number, part in enumerate(self.parts(self._slab_of[name])):
+            (here,) = np.nonzero(part_numbers == part_number)
             with tf.device(part.vectors.device):
                 if not keeps_all:
                     self._free_rows(name, part, slots.get(id(part.vectors), []))
@@ -446,14 +450,14 @@ class DynamicTables(StackedTables):
                     tf.constant(uses[here, 0], tf.int32, [len(here)]),
                     tf.constant(uses[here, 1], tf.int32, [len(here)]),
                 ).numpy()
-        return Rows(keys, uses, shards, rows)
+        return Rows(keys, uses, part_numbers, rows)
 
     def write_values(
         self, rows: Rows, values: np.ndarray, variables: Sequence[Any]
     ) -> None:
         """Sets the values of rows, in one variable beside each part or in the parts."""
-        for shard, part in enumerate(variables):
-            here = rows.shards == shard
+        for part_number, part in enumerate(variables):
+            here = rows.part_numbers == part_number
             self.write_rows(part, rows.rows[here], values[here])
 
     def write_rows(self, variable: Any, rows: np.ndarray, values: np.ndarray) -> None:
@@ -472,22 +476,22 @@ class DynamicTables(StackedTables):
     def _owners(self, name: str, keys: np.ndarray) -> np.ndarray:
         """The part that each key belongs to; checks that there is room for all."""
         slab, table = self._slab_of[name], self.by_name[name]
-        shards = dynamic_lookup.owners(keys, slab.num_shards)
+        part_numbers = dynamic_lookup.owners(keys, slab.num_parts)
         room = slab.capacity(table)
-        most = max(np.bincount(shards, minlength=slab.num_shards))
+        most = max(np.bincount(part_numbers, minlength=slab.num_parts))
         if most > room:
             raise ValueError(
                 f"Table {name!r} must be given at most {table.vocabulary_size:,} keys, "
                 f"and {room:,} of one part. Received: {len(keys):,} keys, {most:,} of "
                 "one part; make the table with a larger max_rows"
             )
-        return shards
+        return part_numbers
 
 
-def _variable(add_weight, slab, shard, kind, shape, dtype="int64"):
+def _variable(add_weight, slab, part_number, kind, shape, dtype="int64"):
     """Makes one of a part's variables, which takes no memory before it is written."""
     return add_weight(
-        name=part_name(slab, shard) + kind,
+        name=part_name(slab, part_number) + kind,
         shape=(slab.num_rows, *shape),
         dtype=dtype,
         initializer=_zeros,

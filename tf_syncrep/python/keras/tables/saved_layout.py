@@ -13,7 +13,7 @@ def as_json(slabs: Sequence[Slab]) -> str:
     return json.dumps(
         [
             {
-                "num_parts": slab.num_shards,
+                "num_parts": slab.num_parts,
                 "width": slab.width,
                 "dtype": slab.dtype,
                 "tables": [[x.name, x.vocabulary_size] for x in slab.tables],
@@ -50,7 +50,7 @@ def have_equal_shapes(slabs: Sequence[Slab], others: Sequence[Slab]) -> bool:
 def described(slabs: Sequence[Slab]) -> str:
     """Describes slabs for errors."""
     return ", ".join(
-        f"{slab.num_shards} part{'s' if slab.num_shards > 1 else ''} of "
+        f"{slab.num_parts} part{'s' if slab.num_parts > 1 else ''} of "
         + " and ".join(
             f"{table.name} [{table.vocabulary_size}, {table.width}]"
             for table in slab.tables
@@ -61,7 +61,7 @@ def described(slabs: Sequence[Slab]) -> str:
 
 def _shapes(slabs):
     return [
-        (slab.shard_rows(shard), slab.width)
+        (slab.part_rows(part_number), slab.width)
         for slab in slabs
-        for shard in range(slab.num_shards)
+        for part_number in range(slab.num_parts)
     ]

@@ -67,12 +67,12 @@ def note_made(tables: StackedTables) -> None:
 def tables_with(
     kind: type[_Kind], variables: Sequence[Any], trained_only: bool = False
 ) -> list[_Kind]:
-    """Those tables of a kind whose variables are all among some, in their order.
+    """Finds tables of a kind whose variables are all in `variables`, in their order.
 
     Args:
         kind: the class of the tables.
         variables: TensorFlow's variables.
-        trained_only: whether one of the variables with vectors among them will do.
+        trained_only: whether one variable with vectors suffices.
     """
     place = {id(variable): i for i, variable in enumerate(variables)}
     found = []

@@ -40,12 +40,12 @@ class Tables(StackedTables):
         """
         for slab in self.slabs:
             parts = []
-            for shard in range(slab.num_shards):
+            for part_number in range(slab.num_parts):
                 part = add_weight(
-                    name=part_name(slab, shard),
-                    shape=(slab.shard_rows(shard), slab.width),
+                    name=part_name(slab, part_number),
+                    shape=(slab.part_rows(part_number), slab.width),
                     dtype=slab.dtype,
-                    initializer=_initializer(slab, shard, initializers),
+                    initializer=_initializer(slab, part_number, initializers),
                     trainable=True,
                     **CASTING,
                     **options,
@@ -71,15 +71,15 @@ class Tables(StackedTables):
     @property
     def num_parts(self) -> int:
         """How many variables there are."""
-        return sum(slab.num_shards for slab in self.slabs)
+        return sum(slab.num_parts for slab in self.slabs)
 
     @property
     def variable_names(self) -> list[str]:
         """The names with which the variables were made."""
         return [
-            part_name(slab, shard)
+            part_name(slab, part_number)
             for slab in self.slabs
-            for shard in range(slab.num_shards)
+            for part_number in range(slab.num_parts)
         ]
 
     def look_up(
@@ -114,8 +114,8 @@ class Tables(StackedTables):
         Returns:
             A tensor of shape `[num_rows, width]`, cast as Keras casts variables.
         """
-        shards = range(slab.num_shards)
-        rows = [tf.range(i, slab.num_rows, slab.num_shards) for i in shards]
+        part_numbers = range(slab.num_parts)
+        rows = [tf.range(i, slab.num_rows, slab.num_parts) for i in part_numbers]
         parts = [tf.convert_to_tensor(part) for part in self._parts[slab.name]]
         return tf.reshape(tf.dynamic_stitch(rows, parts), [slab.num_rows, slab.width])
 
@@ -196,7 +196,7 @@ class Tables(StackedTables):
         parts = slots or self.parts(slab)
         values = np.asarray(values)
         first = slab.first_row(table) + first_id
-        if slab.num_shards == 1:
+        if slab.num_parts == 1:
             # Strategies that keep copies of a variable can only assign all of it.
             (part,) = parts
             all_rows = part.numpy()
@@ -207,13 +207,13 @@ class Tables(StackedTables):
         for begin in range(0, len(values), size):
             some = values[begin : begin + size]
             rows = first + step * np.arange(begin, begin + len(some))
-            for shard, part in enumerate(parts):
-                here = rows % slab.num_shards == shard
+            for part_number, part in enumerate(parts):
+                here = rows % slab.num_parts == part_number
                 if here.any():
                     part.scatter_update(
                         tf.IndexedSlices(
                             tf.cast(some[here], part.dtype),
-                            tf.constant(rows[here] // slab.num_shards),
+                            tf.constant(rows[here] // slab.num_parts),
                         )
                     )
 
@@ -225,19 +225,19 @@ class Tables(StackedTables):
         """Yields parts, ids of a table, and their rows in the part, some at a time."""
         slab = self._slab_of[table.name]
         size = self._rows_at_a_time(parts)
-        for shard, part in enumerate(parts):
-            rows = slab.part(table, shard)
+        for part_number, part in enumerate(parts):
+            rows = slab.part(table, part_number)
             for done in range(0, rows.num_rows, size):
                 count = min(size, rows.num_rows - done)
-                first = rows.first_id + done * slab.num_shards
+                first = rows.first_id + done * slab.num_parts
                 ids = slice(
-                    first, first + (count - 1) * slab.num_shards + 1, slab.num_shards
+                    first, first + (count - 1) * slab.num_parts + 1, slab.num_parts
                 )
                 begin = rows.begin + done
                 yield part, ids, slice(begin, begin + count)
 
 
-def _initializer(slab, shard, initializers):
+def _initializer(slab, part_number, initializers):
     """Returns an initializer of a part, which is called where the part is."""
 
     def initialize(shape, dtype=None, **kwargs):
@@ -248,10 +248,10 @@ def _initializer(slab, shard, initializers):
                 part.table,
                 part.num_rows,
                 part.first_id,
-                slab.num_shards,
+                slab.num_parts,
                 dtype or slab.dtype,
             )
-            for part in slab.parts(shard)
+            for part in slab.parts(part_number)
             if part.num_rows
         ]
         if not values:  # There are more parts than rows.

@@ -22,6 +22,6 @@ def num_parts() -> int:
     return max(1, num_tasks("ps"))
 
 
-def part_name(slab: Slab | DynamicSlab, shard: int) -> str:
+def part_name(slab: Slab | DynamicSlab, part_number: int) -> str:
     """The name of a part's variable."""
-    return f"{slab.name}_{shard}" if slab.num_shards > 1 else slab.name
+    return f"{slab.name}_{part_number}" if slab.num_parts > 1 else slab.name

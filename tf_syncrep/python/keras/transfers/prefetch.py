@@ -66,7 +66,7 @@ def _writes(ops: Sequence[tf.Operation]) -> _Writes:
 
 
 def _movable(ops: Sequence[tf.Operation], before: _Writes) -> Iterator[tf.Operation]:
-    """Lookups in tables that the last step changes, and this one only afterwards."""
+    """Finds lookups in tables that the last step changes and this one only later."""
     own = _writes(ops)
     numbers = {op: number for number, op in enumerate(ops)}
     for op in ops:

@@ -31,7 +31,7 @@ class Settings:
 
     name: str
     optimizer: Any
-    replicas_to_aggregate: int
+    quorum: int  # `replicas_to_aggregate`
     total_num_replicas: int
     variable_averages: Any
     variables_to_average: Any
@@ -114,7 +114,7 @@ class SyncReplicasOps:
         )
         make_gate = functools.partial(
             sync_gate_ops.sync_gate,
-            self._settings.replicas_to_aggregate,
+            self._settings.quorum,
             self._settings.total_num_replicas,
             shared_name=self._shared_name,
             lease_secs=self._settings.lease_secs,
@@ -213,7 +213,7 @@ class SyncReplicasOps:
             opened = sync_gate_ops.sync_gate_open(
                 self.gate,
                 step,
-                quorum=self._settings.replicas_to_aggregate,
+                quorum=self._settings.quorum,
                 total=self._settings.total_num_replicas,
                 lease_secs=self._settings.lease_secs,
                 start_secs=self._settings.start_secs,
@@ -342,7 +342,7 @@ class SyncReplicasOps:
                 device,
                 incarnation,
                 first=first,
-                quorum=self._settings.replicas_to_aggregate,
+                quorum=self._settings.quorum,
                 total=self._settings.total_num_replicas,
             )
             return messages.join(answer)

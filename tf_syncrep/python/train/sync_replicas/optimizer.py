@@ -165,7 +165,7 @@ class SyncReplicasOptimizer(_StockOptimizer):
         self._settings = Settings(
             name=name,
             optimizer=opt,
-            replicas_to_aggregate=replicas_to_aggregate,
+            quorum=replicas_to_aggregate,
             total_num_replicas=total_num_replicas,
             variable_averages=variable_averages,
             variables_to_average=variables_to_average,
@@ -292,7 +292,7 @@ class SyncReplicasOptimizer(_StockOptimizer):
         """
         ops = self._ops("get_init_tokens_op() should")
         settings = self._settings
-        tokens_needed = settings.replicas_to_aggregate - settings.total_num_replicas
+        tokens_needed = settings.quorum - settings.total_num_replicas
         if num_tokens != -1 and num_tokens < tokens_needed:
             raise ValueError(
                 "Too few tokens to finish the first step: "

@@ -1,7 +1,7 @@
 // Writes a parameter server's share of a checkpoint, in a thread of its own.
 
-#ifndef TF_SYNCREP_CC_KERNELS_CHECKPOINT_WRITER_H_
-#define TF_SYNCREP_CC_KERNELS_CHECKPOINT_WRITER_H_
+#ifndef TF_SYNCREP_CC_TF_CHECKPOINT_WRITER_H_
+#define TF_SYNCREP_CC_TF_CHECKPOINT_WRITER_H_
 
 #include <chrono>
 #include <cstdint>
@@ -15,9 +15,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "tensorflow/core/framework/tensor.h"
-#include "tf_syncrep/cc/kernels/table_snapshot.h"
 #include "tf_syncrep/cc/lib/mutex.h"
 #include "tf_syncrep/cc/tf/table_pieces.h"
+#include "tf_syncrep/cc/tf/table_snapshot.h"
 
 namespace tf_syncrep {
 
@@ -138,4 +138,4 @@ class CheckpointWriter final
 
 }  // namespace tf_syncrep
 
-#endif  // TF_SYNCREP_CC_KERNELS_CHECKPOINT_WRITER_H_
+#endif  // TF_SYNCREP_CC_TF_CHECKPOINT_WRITER_H_

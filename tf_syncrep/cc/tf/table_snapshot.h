@@ -1,8 +1,8 @@
 // A snapshot of a table in variables, which is found by ops that update the
 // table.
 
-#ifndef TF_SYNCREP_CC_KERNELS_TABLE_SNAPSHOT_H_
-#define TF_SYNCREP_CC_KERNELS_TABLE_SNAPSHOT_H_
+#ifndef TF_SYNCREP_CC_TF_TABLE_SNAPSHOT_H_
+#define TF_SYNCREP_CC_TF_TABLE_SNAPSHOT_H_
 
 #include <cstdint>
 #include <functional>
@@ -91,4 +91,4 @@ class TableSnapshot {
 
 }  // namespace tf_syncrep
 
-#endif  // TF_SYNCREP_CC_KERNELS_TABLE_SNAPSHOT_H_
+#endif  // TF_SYNCREP_CC_TF_TABLE_SNAPSHOT_H_

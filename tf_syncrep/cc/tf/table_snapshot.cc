@@ -1,4 +1,4 @@
-#include "tf_syncrep/cc/kernels/table_snapshot.h"
+#include "tf_syncrep/cc/tf/table_snapshot.h"
 
 #include <algorithm>
 #include <atomic>

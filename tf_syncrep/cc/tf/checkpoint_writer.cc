@@ -1,4 +1,4 @@
-#include "tf_syncrep/cc/kernels/checkpoint_writer.h"
+#include "tf_syncrep/cc/tf/checkpoint_writer.h"
 
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -273,7 +273,7 @@ class CheckpointWriter::Share {
     return absl::OkStatus();
   }
 
-  // Of a row without a key its use alone was read.
+  // Only the use of a row without a key was read.
   void Clear(int64_t i, int64_t uses) {
     for (size_t k = 0; k < out_.size(); ++k) {
       if (static_cast<int64_t>(k) != uses) {

@@ -66,7 +66,7 @@ WAYS = {
     GROWING: ("one-process", 0, True),
     GROWING_ASYNC: ("async", 2, True),
 }
-_SEEDS = 3
+_SEEDS = 5
 
 
 def measure(point: Point, rounds: int) -> Sequence[Measurement]:

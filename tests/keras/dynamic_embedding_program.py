@@ -53,6 +53,8 @@ def sync(inner):
 OPTIMIZERS = {
     "adam": lambda: sync(tf.keras.optimizers.Adam(0.05)),
     "rowwise_adagrad": lambda: sync(tfs.keras.RowwiseAdagrad(0.05)),
+    "lazy_ftrl": lambda: sync(tfs.keras.FTRL(0.1, l1_regularization_strength=0.01)),
+    "lazy_momentum": lambda: sync(tfs.keras.SGD(0.1, momentum=0.5)),
     "adam_async": lambda: sync(tfs.keras.AdamAsync(0.05)),
 }
 

@@ -45,7 +45,7 @@ def test_rows_begin_on_any_number_of_servers_as_in_one_process(training):
         np.testing.assert_array_equal(np.float32(own["vectors"]), table.vectors)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", [*OPTIMIZERS, "lazy_ftrl", "lazy_momentum"])
 def test_synchronous_training_has_the_bits_of_fixed_tables(training, optimizer):
     growing, fixed = training["synchronous"][optimizer]
     for name, table in growing.items():

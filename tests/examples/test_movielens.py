@@ -80,6 +80,7 @@ def test_one_process_learns_and_says_how_well(model, epochs, more, folder, tmp_p
         assert float(shown[2]) == pytest.approx(spread, abs=1e-4)
 
 
+@pytest.mark.one_version
 def test_no_training_goes_on_from_weights_that_saw_what_it_is_tested_on(
     folder, tmp_path, monkeypatch
 ):

@@ -31,6 +31,10 @@ class Seen(tf.keras.metrics.Metric):
         number = tf.cast(y_true[0, 0], tf.int32)
         self.seen.assign_add(tf.one_hot(number, BATCHES))
 
+    def reset_state(self):
+        # Keras 2 by itself would assign a scalar.
+        self.seen.assign(tf.zeros([BATCHES]))
+
     def result(self):
         return tf.reduce_sum(tf.convert_to_tensor(self.seen))
 

@@ -5,7 +5,6 @@ import pathlib
 import sys
 
 import clusters
-import keras_variants
 import numpy as np
 import programs
 import pytest
@@ -13,10 +12,6 @@ import pytest
 PROGRAM = pathlib.Path(__file__).with_name("fit_metrics_faults_program.py")
 # The number is the same as in the program.
 BATCHES, EXAMPLES = 200, 4
-
-pytestmark = pytest.mark.skipif(
-    not keras_variants.IS_KERAS_3, reason="Keras 2 has a fit of its own there"
-)
 
 
 @pytest.mark.slow

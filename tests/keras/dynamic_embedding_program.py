@@ -1,11 +1,14 @@
 """Trains tables that grow on a cluster.
 
-Arguments: a folder for files, and the number of parameter servers.
+Arguments: a folder for files, and the number of parameter servers; with none, it makes
+those trainings that have one result only, in this process. With a third argument it
+does nothing but restore the checkpoints that are in the folder.
 """
 
 import contextlib
 import itertools
 import json
+import os
 import sys
 
 import dynamic_models as models
@@ -46,6 +49,12 @@ def repeated(seed, with_keys):
     return dataset
 
 
+def fit(model, dataset, steps):
+    # Without a cluster, fit takes no function.
+    data = dataset if "TF_CONFIG" in os.environ else dataset()
+    tfs.keras.fit(model, data, steps_per_epoch=steps, verbose=0)
+
+
 def sync(inner):
     return tfs.keras.SyncReplicas(inner, 2, 2, spares=False)
 
@@ -53,8 +62,6 @@ def sync(inner):
 OPTIMIZERS = {
     "adam": lambda: sync(tf.keras.optimizers.Adam(0.05)),
     "rowwise_adagrad": lambda: sync(tfs.keras.RowwiseAdagrad(0.05)),
-    "lazy_ftrl": lambda: sync(tfs.keras.FTRL(0.1, l1_regularization_strength=0.01)),
-    "lazy_momentum": lambda: sync(tfs.keras.SGD(0.1, momentum=0.5)),
     "adam_async": lambda: sync(tfs.keras.AdamAsync(0.05)),
 }
 
@@ -77,12 +84,47 @@ def synchronous(strategy):
                     else models.fixed(optimizer, tables)
                 )
             for seed in SEEDS:
-                tfs.keras.fit(
-                    model, repeated(seed, with_keys), steps_per_epoch=STEPS, verbose=0
-                )
+                fit(model, repeated(seed, with_keys), STEPS)
             found.append(as_lists(model.tables()))
         results[name] = found
-    return as_lists(tables), results
+    return tables, results
+
+
+def own_batches(context):
+    """Batches of a worker's own, which the other one never sees, for ever."""
+    seeds = seeds_of_worker(int(context.input_pipeline_id))
+    batches = [models.batch(EXAMPLES, seed) for seed in seeds]
+
+    def stacked(parts):
+        return {name: np.stack([x[name] for x in parts]) for name in models.FEATURES}
+
+    ids = [ids for ids, _ in batches]
+    inputs = (stacked([models.as_keys(x) for x in ids]), stacked(ids))
+    targets = np.stack([targets for _, targets in batches])
+    return tf.data.Dataset.from_tensor_slices((inputs, targets)).repeat()
+
+
+def seeds_of_worker(worker):
+    return range(10 * worker, 10 * worker + 3)
+
+
+def by_workers_with_own_batches(strategy, tables):
+    """The vectors that both kinds of tables have learned, and whose keys have rows."""
+    results = {}
+    for name, make in OPTIMIZERS.items():
+        with strategy.scope():
+            model = models.Both(make(), tables)
+        fit(model, own_batches, 2 * STEPS)
+        found = model.growing.tables()
+        workers = [
+            all(
+                set(keys) <= set(found[table].keys.tolist())
+                for table, keys in _keys_of_batch(seeds_of_worker(worker)[0]).items()
+            )
+            for worker in range(2)
+        ]
+        results[name] = [as_lists(found), as_lists(model.fixed.tables()), workers]
+    return results
 
 
 def asynchronous(strategy):
@@ -149,7 +191,7 @@ def evicting(strategy, make):
         model = models.growing(make(), unused_for=10)
     tables = {}
     for seed in (0, 1, 0):
-        tfs.keras.fit(model, repeated(seed, True), steps_per_epoch=60, verbose=0)
+        fit(model, repeated(seed, True), 60)
         tables[seed] = as_lists(model.tables())
     used = {seed: _keys_of_batch(seed) for seed in (0, 1)}
     return {"tables": tables, "used": used, "stats": model.embedding.table_stats()}
@@ -172,54 +214,74 @@ def _keys_of_batch(seed):
     }
 
 
+ASYNCHRONOUS = {
+    "adam": lambda: tf.keras.optimizers.Adam(0.05),
+    "rowwise_adagrad": lambda: tfs.keras.RowwiseAdagrad(0.05),
+    "adam_async": lambda: tfs.keras.AdamAsync(0.05),
+}
+
+
 def checkpoints(strategy, folder):
-    """Restores full checkpoints and checkpoints of changes here."""
+    """Writes full checkpoints and checkpoints of changes, and makes another step."""
     results = {}
-    for name, make in (
-        ("adam", lambda: tf.keras.optimizers.Adam(0.05)),
-        ("rowwise_adagrad", lambda: tfs.keras.RowwiseAdagrad(0.05)),
-        ("adam_async", lambda: tfs.keras.AdamAsync(0.05)),
-    ):
+    for name, make in ASYNCHRONOUS.items():
         with strategy.scope():
             model = models.growing(make())
-        path = f"{folder}/{name}"
-        checkpoint = tfs.keras.Checkpoint(path, model=model, full_every=3)
+        checkpoint = tfs.keras.Checkpoint(f"{folder}/{name}", model=model, full_every=3)
         for seed in SEEDS:
-            tfs.keras.fit(model, repeated(seed, True), steps_per_epoch=STEPS, verbose=0)
+            fit(model, repeated(seed, True), STEPS)
             checkpoint.save(wait=True)
+        results[name] = with_next_step(model)
+    return results
+
+
+def restored(strategy, folder):
+    """Restores what `checkpoints` has written, and makes the same step."""
+    results = {}
+    for name, make in ASYNCHRONOUS.items():
         with strategy.scope():
-            again = models.growing(make())
-        restored = tfs.keras.Checkpoint(path, model=again).restore()
-        tables = as_lists(model.tables())
-        results[name] = {
-            "tables": tables,
-            "restored": as_lists(again.tables()) == tables,
-            "path": restored.path,
+            model = models.growing(make())
+        found = tfs.keras.Checkpoint(f"{folder}/{name}", model=model).restore()
+        results[name] = {"path": found.path, **with_next_step(model)}
+    return results
+
+
+def with_next_step(model):
+    tables = as_lists(model.tables())
+    fit(model, repeated(0, True), 1)
+    return {"tables": tables, "next": as_lists(model.tables())}
+
+
+def trained(strategy, folder, num_servers):
+    tables, synchronously = synchronous(strategy)
+    results = {
+        "initial": as_lists(tables),
+        "synchronous": synchronously,
+        "evicting_sync": evicting(
+            strategy, lambda: sync(tf.keras.optimizers.Adam(0.05))
+        ),
+    }
+    if num_servers:
+        results |= {
+            "servers": num_servers,
+            "folder": folder,
+            "own_batches": by_workers_with_own_batches(strategy, tables),
+            "asynchronous": asynchronous(strategy),
+            "messages": messages(strategy),
+            "evicting_async": evicting(strategy, ASYNCHRONOUS["adam_async"]),
+            "checkpoints": checkpoints(strategy, folder),
+            "restored": restored(strategy, folder),
         }
-        for one in (model, again):
-            tfs.keras.fit(one, repeated(0, True), steps_per_epoch=1, verbose=0)
-        results[name]["next"] = as_lists(model.tables())
-        results[name]["next_restored"] = as_lists(again.tables())
     return results
 
 
 def main():
-    folder, num_servers = (json.loads(x) for x in sys.argv[1:])
-    strategy = make_strategy()
-    tables, trained = synchronous(strategy)
+    folder, num_servers, *only_restores = (json.loads(x) for x in sys.argv[1:])
+    strategy = make_strategy() if num_servers else tf.distribute.get_strategy()
     programs.report(
-        {
-            "servers": num_servers,
-            "initial": tables,
-            "synchronous": trained,
-            "asynchronous": asynchronous(strategy),
-            "messages": messages(strategy),
-            "evicting_async": evicting(strategy, lambda: tfs.keras.AdamAsync(0.05)),
-            "evicting_sync": evicting(
-                strategy, lambda: sync(tf.keras.optimizers.Adam(0.05))
-            ),
-            "checkpoints": checkpoints(strategy, folder),
-        }
+        restored(strategy, folder)
+        if only_restores
+        else trained(strategy, folder, num_servers)
     )
 
 

@@ -33,6 +33,13 @@ def training(request, tmp_path_factory):
         )
 
 
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """What comes of the synchronous trainings in one process."""
+    folder = tmp_path_factory.mktemp("alone")
+    return programs.run(PROGRAM, str(folder), 0, env=programs.environment())
+
+
 def assert_same(table, other):
     assert table["keys"] == other["keys"]
     np.testing.assert_array_equal(table["vectors"], other["vectors"])
@@ -45,9 +52,7 @@ def test_rows_begin_on_any_number_of_servers_as_in_one_process(training):
         np.testing.assert_array_equal(np.float32(own["vectors"]), table.vectors)
 
 
-@pytest.mark.parametrize("optimizer", [*OPTIMIZERS, "lazy_ftrl", "lazy_momentum"])
-def test_synchronous_training_has_the_bits_of_fixed_tables(training, optimizer):
-    growing, fixed = training["synchronous"][optimizer]
+def assert_as_fixed(growing, fixed, initial, optimizer):
     for name, table in growing.items():
         rows = np.searchsorted(models.KEYS[name], table["keys"])
         np.testing.assert_array_equal(models.KEYS[name][rows], table["keys"])
@@ -55,8 +60,30 @@ def test_synchronous_training_has_the_bits_of_fixed_tables(training, optimizer):
         np.testing.assert_allclose(
             table["vectors"], np.asarray(fixed[name])[rows], tolerance, tolerance
         )
-        initial = np.asarray(training["initial"][name]["vectors"])[rows]
-        assert not np.allclose(table["vectors"], initial, atol=0.02)
+        initial_vectors = np.asarray(initial[name]["vectors"])[rows]
+        assert not np.allclose(table["vectors"], initial_vectors, atol=0.02)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_synchronous_training_has_the_bits_of_fixed_tables(training, optimizer):
+    growing, fixed = training["synchronous"][optimizer]
+    assert_as_fixed(growing, fixed, training["initial"], optimizer)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_synchronous_training_has_the_bits_of_one_process(training, alone, optimizer):
+    """So it has the same ones by key on any number of servers."""
+    for name, table in training["synchronous"][optimizer][0].items():
+        assert_same(table, alone["synchronous"][optimizer][0][name])
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_workers_with_batches_of_their_own_make_the_bits_of_fixed_tables(
+    training, optimizer
+):
+    growing, fixed, workers = training["own_batches"][optimizer]
+    assert workers == [True, True]
+    assert_as_fixed(growing, fixed, training["initial"], optimizer)
 
 
 def test_workers_meet_new_keys_and_evaluation_makes_none(training):
@@ -108,27 +135,54 @@ def test_rows_that_are_not_used_go_and_begin_anew(training, kind):
         assert stats["refused"] == 0
 
 
+def test_rows_that_begin_anew_learn_what_they_learn_in_one_process(training, alone):
+    for seed, tables in training["evicting_sync"]["tables"].items():
+        for name, table in tables.items():
+            assert_same(table, alone["evicting_sync"]["tables"][seed][name])
+
+
+def assert_all_same(tables, others):
+    assert tables.keys() == others.keys()
+    for name, table in tables.items():
+        assert_same(table, others[name])
+
+
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_checkpoints_are_restored_onto_servers_and_in_one_process(
-    training, optimizer, tmp_path
-):
-    result = training["checkpoints"][optimizer]
-    assert result["path"].endswith("ckpt-3")  # it needs the two before
-    assert result["restored"]
-    for name, table in result["next"].items():
-        assert table["keys"] == result["next_restored"][name]["keys"]
-        np.testing.assert_allclose(
-            table["vectors"], result["next_restored"][name]["vectors"], atol=1e-6
-        )
+def test_checkpoints_are_restored_onto_servers_and_in_one_process(training, optimizer):
+    result, restored = (
+        training["checkpoints"][optimizer],
+        training["restored"][optimizer],
+    )
+    assert restored["path"].endswith("ckpt-3")  # it needs the two before
+    assert_all_same(restored["tables"], result["tables"])
+    assert_all_same(restored["next"], result["next"])
     model = models.growing(OPTIMIZERS[optimizer]())
-    folder = str(pathlib.Path(result["path"]).parent)
+    folder = str(pathlib.Path(restored["path"]).parent)
     tfs.keras.Checkpoint(folder, model=model).restore()
-    for name, (keys, vectors) in model.tables().items():
-        assert keys.tolist() == result["tables"][name]["keys"]
-        np.testing.assert_array_equal(
-            vectors, np.float32(result["tables"][name]["vectors"])
-        )
+    assert_as_told(model, result["tables"])
     ids, targets = models.batch(12, 0)
     model.fit(models.as_keys(ids), targets, batch_size=12, verbose=0)
-    for name, (_, vectors) in model.tables().items():
-        np.testing.assert_allclose(vectors, result["next"][name]["vectors"], atol=1e-5)
+    assert_as_told(model, result["next"])
+
+
+def assert_as_told(model, tables):
+    for name, (keys, vectors) in model.tables().items():
+        assert keys.tolist() == tables[name]["keys"]
+        np.testing.assert_array_equal(vectors, np.float32(tables[name]["vectors"]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_servers", [2, 1])
+def test_checkpoints_are_restored_onto_another_number_of_servers(training, num_servers):
+    with clusters.Cluster(num_workers=1, num_ps=num_servers) as cluster:
+        found = programs.run(
+            PROGRAM,
+            training["folder"],
+            num_servers,
+            "only restores",
+            env=cluster.environment(),
+        )
+    for optimizer, restored in found.items():
+        result = training["checkpoints"][optimizer]
+        assert_all_same(restored["tables"], result["tables"])
+        assert_all_same(restored["next"], result["next"])

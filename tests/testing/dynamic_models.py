@@ -98,6 +98,33 @@ def fixed(optimizer: Any, tables: dict[str, Any], own: Any = None) -> Model:
     return model
 
 
+class Both(tf.keras.Model):
+    """A model that grows and one of fixed size, in one.
+
+    So each update of both is of the same batches, whichever these are. Its inputs are
+    keys and ids, and its outputs those of both.
+    """
+
+    def __init__(self, optimizer: Any, tables: dict[str, Any]):
+        """Makes it, with the vectors of `tables` in the fixed tables."""
+        super().__init__()
+        sizes = {name: tfs.keras.Dynamic(4 * size) for name, size in SIZES.items()}
+        self.growing, self.fixed = Model(sizes), Model(SIZES)
+        self.compile(optimizer, loss="mse")
+        self([batch(2)[0]] * 2)
+        self.fixed.embedding.set_embedding_tables(
+            {name: vectors for name, (_, vectors) in tables.items()}
+        )
+
+    def call(self, inputs, training=None):
+        keys, ids = inputs
+        outputs = [
+            self.growing(keys, training=training),
+            self.fixed(ids, training=training),
+        ]
+        return tf.concat(outputs, axis=-1)
+
+
 def compiled(model: Model, optimizer: Any) -> Model:
     """The model, compiled and built; no row is made."""
     model.compile(optimizer, loss="mse")

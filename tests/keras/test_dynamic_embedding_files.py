@@ -4,6 +4,8 @@ import pathlib
 import re
 import subprocess
 import sys
+import threading
+import time
 
 import dynamic_models as models
 import keras_variants
@@ -13,6 +15,7 @@ import tensorflow as tf
 from combinations import mostly_by_night
 
 import tf_syncrep as tfs
+from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
 from tf_syncrep.python.keras.tables.row_slots import row_slots
 
 Dynamic = tfs.keras.Dynamic
@@ -202,6 +205,8 @@ def test_checkpoint_of_another_width_is_refused_and_nothing_is_changed(tmp_path)
 
 SERVES = """
 import sys
+import threading
+import time
 import numpy as np
 import tensorflow as tf
 assert "tf_syncrep" not in sys.modules
@@ -457,3 +462,87 @@ def test_loaded_rows_have_new_slots_in_another_model_that_shares_them(
         used = np.any(slot.variable.numpy() != slot.initial, axis=1)
         assert used.any(), kind
         np.testing.assert_array_equal(slot.variable[:2], same[:2], kind)
+
+
+ROWS = 10_000
+
+
+def of_both_kinds(make=tfs.keras.AdamAsync):
+    """A model with a table that grows and one of fixed size, both of many rows."""
+    sizes = {"grows": Dynamic(2 * ROWS), "fixed": ROWS}
+    features = {
+        name: tfs.keras.FeatureConfig(name, tfs.keras.TableConfig(name, size, 4))
+        for name, size in sizes.items()
+    }
+    layer = tfs.keras.DistributedEmbedding(features)
+    inputs = {name: tf.keras.Input((), dtype="int64", name=name) for name in sizes}
+    outputs = tf.keras.layers.Add()(list(layer(inputs).values()))
+    model = tf.keras.Model(inputs, outputs)
+    model.compile(make(), jit_compile=False)
+    model.optimizer.build(model.trainable_variables)
+    return model, layer
+
+
+def all_set(layer, first_key, value):
+    """Sets tables to a value for each key, and returns what they are then."""
+    keys = np.arange(first_key, first_key + ROWS)
+    vectors = np.full([ROWS, 4], value, np.float32)
+    layer.set_embedding_tables({"fixed": vectors, "grows": (keys, vectors)})
+    return [layer.get_embedding_tables()[name] for name in ("fixed", "grows")]
+
+
+def saving_in_a_thread(checkpoint):
+    thread = threading.Thread(target=checkpoint.save, daemon=True)
+    thread.start()
+    return thread
+
+
+# The second one has no slots, and some keys lose their rows.
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("make", "first_key"), [(tfs.keras.AdamAsync, 0), (tfs.keras.SGD, ROWS // 2)]
+)
+def test_tables_set_while_a_checkpoint_is_written_are_in_the_next_one(
+    make, first_key, tmp_path
+):
+    model, layer = of_both_kinds(make)
+    before = all_set(layer, 0, 1.0)
+    checkpoint = tfs.keras.Checkpoint(
+        str(tmp_path), model=model, max_bytes_per_sec=1e6, max_kept_bytes=1 << 28
+    )
+    thread = saving_in_a_thread(checkpoint)
+    deadline = time.monotonic() + 60
+    while checkpoint.saving is None or not checkpoint.saving.rows_written:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    assert not checkpoint.saving.is_over
+    after = all_set(layer, first_key, 2.0)
+    thread.join(60)
+    assert checkpoint.saving.error is None
+    for tables in (before, after):
+        other, same = of_both_kinds(make)
+        tfs.keras.Checkpoint(str(tmp_path), model=other).restore()
+        restored = [same.get_embedding_tables()[name] for name in ("fixed", "grows")]
+        tf.nest.map_structure(np.testing.assert_array_equal, tables, restored)
+        tfs.keras.Checkpoint(str(tmp_path), model=model).save()
+
+
+def test_checkpoint_begins_when_tables_are_set_that_are_being_set(
+    tmp_path, monkeypatch
+):
+    model, layer = of_both_kinds()
+    checkpoint = tfs.keras.Checkpoint(str(tmp_path), model=model)
+    write, threads = DynamicTables.write, []
+
+    def write_beside_a_checkpoint(*args):
+        threads.append(saving_in_a_thread(checkpoint))
+        threads[0].join(1)  # It would be written by then, with one of the tables.
+        write(*args)
+
+    monkeypatch.setattr(DynamicTables, "write", write_beside_a_checkpoint)
+    tables = all_set(layer, 0, 1.0)
+    threads[0].join(60)
+    other, same = of_both_kinds()
+    tfs.keras.Checkpoint(str(tmp_path), model=other).restore()
+    restored = [same.get_embedding_tables()[name] for name in ("fixed", "grows")]
+    tf.nest.map_structure(np.testing.assert_array_equal, tables, restored)

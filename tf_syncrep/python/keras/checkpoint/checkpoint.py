@@ -35,6 +35,7 @@ from tf_syncrep.python.keras.compat.position import (
     set_initial_position,
 )
 from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import rounds_of
+from tf_syncrep.python.keras.tables.setting import unless_being_set
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,7 +220,9 @@ class Checkpoint(tf.keras.callbacks.Callback):
             return {**self._state(), "given": given, "is_last": bool(is_last)}
 
         self.saving = self._engine.begin(
-            self._contents_of_model(), all_state, rounds.between_updates
+            self._contents_of_model(),
+            all_state,
+            lambda begin: rounds.between_updates(unless_being_set(begin)),
         )
         self._steps, self._begun = 0, time.monotonic()
         if wait or not self._is_beside_training:

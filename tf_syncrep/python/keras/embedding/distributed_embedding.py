@@ -31,6 +31,7 @@ from tf_syncrep.python.keras.optimizers.own_optimizers import (
 from tf_syncrep.python.keras.tables import saved_layout
 from tf_syncrep.python.keras.tables.dynamic import Dynamic, row_initializer
 from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
+from tf_syncrep.python.keras.tables.setting import being_set
 from tf_syncrep.python.keras.tables.slots import key_of
 from tf_syncrep.python.keras.tables.tables import Tables
 from tf_syncrep.python.keras.tables.variables import num_parts
@@ -342,8 +343,9 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
                     f"{sorted(known)}. Received: {name!r}"
                 )
             self._owner_of(name).checked(name, values)
-        for name, values in tables.items():
-            self._owner_of(name).write(name, values)
+        with being_set:
+            for name, values in tables.items():
+                self._owner_of(name).write(name, values)
 
     def save_own_variables(self, store: Any) -> None:
         """Saves the tables by name, whatever their parts; called by Keras."""

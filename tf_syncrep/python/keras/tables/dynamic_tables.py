@@ -15,6 +15,7 @@ from tf_syncrep.python.embedding.lookup import Feature, look_up_by_slab
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.tables.dynamic import Dynamic, RowInitializer
 from tf_syncrep.python.keras.tables.row_slots import RowSlot, all_row_slots
+from tf_syncrep.python.keras.tables.setting import being_set, keep
 from tf_syncrep.python.keras.tables.stacked_tables import (
     CHUNK_BYTES,
     StackedTables,
@@ -293,6 +294,7 @@ class DynamicTables(StackedTables):
         # A row that rests has slots, too.
         is_used = is_own & tf.reduce_any(tf.not_equal(part.uses, 0), axis=1)
         used = tf.cast(tf.where(is_used)[:, 0], tf.int32).numpy()
+        keep(part.vectors, used)
         for slot in slots:
             shape = (len(used), *slot.variable.shape[1:])
             initial = np.broadcast_to(np.float64(slot.initial), shape)
@@ -384,8 +386,9 @@ class DynamicTables(StackedTables):
         """
         keys, vectors = self.checked(name, table)
         uses = np.stack([np.zeros_like(keys), np.ones_like(keys)], axis=1)
-        rows = self.replace(name, keys, uses.astype(np.int32))
-        self.write_values(rows, vectors, self.natives_of(name))
+        with being_set:
+            rows = self.replace(name, keys, uses.astype(np.int32))
+            self.write_values(rows, vectors, self.natives_of(name))
 
     def checked(self, name: str, table: Any) -> tuple[np.ndarray, np.ndarray]:
         """Checks keys and vectors as `write` does, and leaves the table as it is."""
@@ -462,6 +465,7 @@ class DynamicTables(StackedTables):
 
     def write_rows(self, variable: Any, rows: np.ndarray, values: np.ndarray) -> None:
         """Sets the values of rows of one variable."""
+        keep(variable, rows)
         for some in _chunks(np.arange(len(rows)), variable):
             variable.scatter_update(
                 tf.IndexedSlices(

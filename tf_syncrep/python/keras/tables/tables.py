@@ -11,6 +11,7 @@ import tensorflow as tf
 from tf_syncrep.python.embedding import layout, lookup
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.tables.initial_values import initial_rows
+from tf_syncrep.python.keras.tables.setting import being_set, keep
 from tf_syncrep.python.keras.tables.stacked_tables import (
     CHUNK_BYTES,
     StackedTables,
@@ -152,7 +153,8 @@ class Tables(StackedTables):
         Raises:
             ValueError: the values have another shape.
         """
-        self.write_rows(name, self.checked(name, values, slots), 0, 1, slots)
+        with being_set:
+            self.write_rows(name, self.checked(name, values, slots), 0, 1, slots)
 
     def checked(
         self, name: str, values: Any, slots: Sequence[tf.Variable] | None = None
@@ -201,6 +203,7 @@ class Tables(StackedTables):
             (part,) = parts
             all_rows = part.numpy()
             all_rows[first : first + step * len(values) : step] = values
+            keep(part)
             part.assign(all_rows)
             return
         size = self._rows_at_a_time(parts)
@@ -210,10 +213,11 @@ class Tables(StackedTables):
             for part_number, part in enumerate(parts):
                 here = rows % slab.num_parts == part_number
                 if here.any():
+                    of_part = rows[here] // slab.num_parts
+                    keep(part, of_part)
                     part.scatter_update(
                         tf.IndexedSlices(
-                            tf.cast(some[here], part.dtype),
-                            tf.constant(rows[here] // slab.num_parts),
+                            tf.cast(some[here], part.dtype), tf.constant(of_part)
                         )
                     )
 

@@ -1,0 +1,41 @@
+"""Setting tables beside a checkpoint, which has them as they were before or after."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.ops import checkpoint_ops
+
+#: Held while tables are set; no checkpoint begins meanwhile.
+being_set = threading.RLock()
+
+
+def unless_being_set(function: Callable[[], None]) -> Callable[[], None]:
+    """Has a function wait until no table is being set."""
+
+    def wait_and_call():
+        with being_set:
+            function()
+
+    return wait_and_call
+
+
+def keep(variable: Any, rows: Any = None) -> None:
+    """Keeps what will be overwritten for a checkpoint that is being written.
+
+    Args:
+        variable: one of TensorFlow's variables that is, or is beside, a part.
+        rows: int32 or int64 of shape `[n]`, the rows; None for all.
+    """
+    copies = getattr(variable, "values", None)  # of a strategy that keeps several
+    if isinstance(copies, (tuple, list)):
+        variable = copies[0]  # It is the one that a checkpoint has.
+    device = tf.DeviceSpec.from_string(variable.device)
+    # Only on CPUs rows are written one by one.
+    if device.device_type == "CPU" and (rows is None or len(rows)):
+        with tf.device(variable.device):
+            checkpoint_ops.checkpoint_keep(variable.handle, rows)

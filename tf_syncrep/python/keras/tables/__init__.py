@@ -4,6 +4,7 @@
 grow, which `dynamic` describes; both have in common what is in `stacked_tables`.
 `saved_layout` describes how they lie. `slots` saves what an optimizer keeps beside
 them, and `maintenance` removes rows of tables that grow. Their `initial_values`,
-`row_slots`, `table_stats` and `trainers` are modules, too, and `variables` is for all
-tables.
+`row_slots` and `trainers` are modules, too, and `variables` is for all tables.
+`table_stats` counts what happens in those that grow, and `setting` keeps checkpoints
+whole while tables are set.
 """

@@ -243,7 +243,8 @@ def draw_scores(results: Results) -> Any:
     figure, axes = _panels(
         f"Scores on MovieLens-100K, mean and standard deviation of {seeds} seeds",
         len(panels),
-        height=3,
+        height=6,
+        num_rows=2,
     )
     for axis, (model, measurements) in zip(axes, panels.items(), strict=True):
         # The last one needs no model, and is far off.
@@ -323,13 +324,17 @@ def _label(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
-def _panels(title: str, count: int, height: float = 4, **options: Any) -> Any:
-    """A figure, and its panels in a row."""
+def _panels(
+    title: str, count: int, height: float = 4, num_rows: int = 1, **options: Any
+) -> Any:
+    """A figure, and its panels in one row or several."""
     from matplotlib.figure import Figure  # Only needed here.
 
-    figure = Figure(figsize=(10 + 2 * (count > 2), height), layout="constrained")
+    num_columns = -(-count // num_rows)
+    width = 10 + 2 * (num_columns > 2)
+    figure = Figure(figsize=(width, height), layout="constrained")
     figure.suptitle(title, **_TITLE)
-    axes = figure.subplots(1, count, squeeze=False, **options)[0]
+    axes = figure.subplots(num_rows, num_columns, squeeze=False, **options).ravel()
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
     return figure, axes

@@ -243,8 +243,8 @@ def draw_scores(results: Results) -> Any:
     figure, axes = _panels(
         f"Scores on MovieLens-100K, mean and standard deviation of {seeds} seeds",
         len(panels),
-        height=6,
-        num_rows=2,
+        height=3,
+        most=2,
     )
     for axis, (model, measurements) in zip(axes, panels.items(), strict=True):
         # The last one needs no model, and is far off.
@@ -325,16 +325,19 @@ def _label(value: float) -> str:
 
 
 def _panels(
-    title: str, count: int, height: float = 4, num_rows: int = 1, **options: Any
+    title: str, count: int, height: float = 4, most: int = 4, **options: Any
 ) -> Any:
-    """A figure, and its panels in one row or several."""
+    """A figure, and its panels in rows of at most so many, each of this height."""
     from matplotlib.figure import Figure  # Only needed here.
 
-    num_columns = -(-count // num_rows)
-    width = 10 + 2 * (num_columns > 2)
-    figure = Figure(figsize=(width, height), layout="constrained")
+    columns, rows = min(count, most), -(-count // most)
+    width = 10 + 2 * (columns > 2)
+    figure = Figure(figsize=(width, height * rows), layout="constrained")
     figure.suptitle(title, **_TITLE)
-    axes = figure.subplots(num_rows, num_columns, squeeze=False, **options).ravel()
+    axes = figure.subplots(rows, columns, squeeze=False, **options).ravel()
+    for axis in axes[count:]:
+        axis.remove()
+    axes = axes[:count]
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
     return figure, axes

@@ -7,13 +7,11 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.embedding.growing_layer import GrowingLayer
 from tf_syncrep.python.keras.parts import optimizers_of
-from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
 from tf_syncrep.python.keras.tables.maintenance import maintenance_of
-from tf_syncrep.python.keras.tables.stacked_tables import tables_with
+from tf_syncrep.python.keras.tables.table_stats import counters_of
 
 # The counters of which the logs of an epoch have how much they have grown in it.
 _COUNTED = ("without_row", "admitted", "evicted")
@@ -38,7 +36,6 @@ class TableUpkeep(tf.keras.callbacks.Callback):
         """
         super().__init__()
         self._maintains = maintains
-        self._tables: list[DynamicTables] = []
         self._steps: int | None = None  # since the last maintenance in this training
         self._last_batch = -1
         self._before: dict[str, dict[str, int]] = {}  # this epoch
@@ -68,7 +65,7 @@ class TableUpkeep(tf.keras.callbacks.Callback):
                 self._maintains = False
             elif self._steps >= maintenance.every:
                 self._maintain()
-                self._warn_of_full(self._stats())
+                self._warn_of_full(counters_of(self.model))
 
     def _maintain(self) -> None:
         """Maintains the tables, unless an optimizer has it put off to a later batch."""
@@ -82,7 +79,7 @@ class TableUpkeep(tf.keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Adds the counters to the logs."""
         del epoch
-        stats = self._stats()
+        stats = counters_of(self.model)
         self._warn_of_full(stats)
         for name, counts in stats.items() if logs is not None else ():
             before = self._before.get(name, {})
@@ -95,19 +92,8 @@ class TableUpkeep(tf.keras.callbacks.Callback):
         """Notes the counters at the beginning."""
         del logs
         self._steps = None
-        self._before = self._stats()
+        self._before = counters_of(self.model)
         self._refused = {name: x["refused"] for name, x in self._before.items()}
-
-    def _stats(self) -> dict[str, dict[str, int]]:
-        try:
-            variables = [compat.native(v) for v in self.model.variables]
-        except ValueError:  # of a Sequential of Keras 2 that is not built
-            return {}
-        with compat.apart_from_closures():
-            stats = {}
-            for tables in tables_with(DynamicTables, variables):
-                stats |= tables.stats()
-        return stats
 
     def _warn_of_full(self, stats: dict[str, dict[str, int]]) -> None:
         for name, counts in stats.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from tf_syncrep.python.keras import compat
@@ -12,8 +13,19 @@ from tf_syncrep.python.keras.tables.stacked_tables import tables_with
 from tf_syncrep.python.keras.tables.trainers import trainers_of
 
 
+def counters_of(model: Any) -> dict[str, dict[str, int]]:
+    """The counters of a model's tables that grow, by their names."""
+    return _of_all(model, DynamicTables.stats)
+
+
 def stats_of(model: Any) -> dict[str, dict[str, int]]:
-    """The counters of a model's tables, with the memory of their rows."""
+    """The counters of a model's tables that grow, with the memory of their rows."""
+    return _of_all(model, with_memory)
+
+
+def _of_all(
+    model: Any, stats_of_some: Callable[[DynamicTables], dict[str, dict[str, int]]]
+) -> dict[str, dict[str, int]]:
     try:
         variables = [compat.native(v) for v in model.variables]
     except ValueError:  # of a Sequential of Keras 2 that is not built
@@ -21,7 +33,7 @@ def stats_of(model: Any) -> dict[str, dict[str, int]]:
     stats = {}
     with compat.apart_from_closures():
         for tables in tables_with(DynamicTables, variables):
-            stats |= with_memory(tables)
+            stats |= stats_of_some(tables)
     return stats
 
 

@@ -38,7 +38,7 @@ class TableUpkeep(tf.keras.callbacks.Callback):
         self._maintains = maintains
         self._steps: int | None = None  # since the last maintenance in this training
         self._last_batch = -1
-        self._before: dict[str, dict[str, int]] = {}  # this epoch
+        self._before: dict[str, dict[str, int]] = {}  # before this epoch
         self._refused: dict[str, int] = {}  # before this training
         self._are_full: set[str] = set()
 

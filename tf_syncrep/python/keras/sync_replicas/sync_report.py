@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tf_syncrep.python.keras.sync_replicas.optimizer import SyncReplicas
 from tf_syncrep.python.keras.sync_replicas.scalars_writer import ScalarsWriter
-from tf_syncrep.python.keras.tables.table_stats import stats_of
+from tf_syncrep.python.keras.tables.table_stats import counters_of, stats_of
 from tf_syncrep.python.keras.training_clock import clock_of
 from tf_syncrep.python.sync import gate_stats
 from tf_syncrep.python.sync.arguments import check_count
@@ -103,7 +103,7 @@ class SyncReport(tf.keras.callbacks.Callback):
             if other._optimizer is self._optimizer and other._before:
                 other._end()
         if self._log_dir is not None:
-            self._tables_before = stats_of(self.model)
+            self._tables_before = counters_of(self.model)
             _observing.add(self)
             self._writer = ScalarsWriter(self._log_dir, self._read)
             self._optimizer.add_observer(self._on_update)

@@ -8,6 +8,7 @@ import subprocess
 import time
 
 import commands
+import process_threads
 import pytest
 
 pytestmark = pytest.mark.one_version
@@ -179,11 +180,11 @@ def test_a_dead_ps_is_named_even_if_the_script_fails_of_it_first(
 
 
 def wait_for_state(pid, state):
-    """Waits until a process is stopped (T) or a zombie (Z)."""
+    """Waits until a process is stopped (T) or a zombie (Z).
+
+    It is stopped when all its threads are: one that still waits for a child would reap it.
+    """
     deadline = time.monotonic() + commands.DEADLINE_SECS
-    while True:
-        with open(f"/proc/{pid}/stat") as stat:
-            if stat.read().rpartition(")")[2].split()[0] == state:
-                return
+    while not process_threads.all_in_state(pid, state):
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -161,7 +161,8 @@ def test_checkpoints_are_restored_onto_servers_and_in_one_process(training, opti
     tfs.keras.Checkpoint(folder, model=model).restore()
     assert_as_told(model, result["tables"])
     ids, targets = models.batch(12, 0)
-    model.fit(models.as_keys(ids), targets, batch_size=12, verbose=0)
+    # In another order, the sum over a row's gradients may have other bits.
+    model.fit(models.as_keys(ids), targets, batch_size=12, shuffle=False, verbose=0)
     assert_as_told(model, result["next"])
 
 

@@ -1,15 +1,15 @@
-"""The threads of this process, as Linux tells of them."""
+"""The threads of a process, as Linux tells of them."""
 
 import contextlib
 import pathlib
 
 
-def threads():
+def threads(pid="self"):
     """Yields the id of each thread, and what its `status` says by field.
 
     Threads that end while this reads, of which there always are some, are left out.
     """
-    for thread in pathlib.Path("/proc/self/task").iterdir():
+    for thread in pathlib.Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             lines = (thread / "status").read_text().splitlines()
             fields = (line.split(":", 1) for line in lines)
@@ -17,5 +17,10 @@ def threads():
 
 
 def threads_named(name):
-    """The ids of the threads of this name, at most 15 characters."""
+    """The ids of this process's threads of a name of at most 15 characters."""
     return [thread for thread, status in threads() if status["Name"] == name]
+
+
+def all_in_state(pid, letter):
+    """Whether each thread of a process is in a state, such as T, stopped."""
+    return all(status["State"].startswith(letter) for _, status in threads(pid))

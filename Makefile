@@ -35,11 +35,13 @@ pip := $(bin)/python -m pip --disable-pip-version-check -qq
 tf_minor := $(word 2,$(subst ., ,$(TF_VERSION)))
 # From 2.16 on, tf.keras is Keras 3, and Keras 2 is the package tf_keras.
 has_tf_keras := $(shell test $(tf_minor) -ge 16 && echo yes)
-# What depends on the Keras that there is, and is not asked for in PYTEST_ARGS: the rest of
-# tests/keras runs with Keras 2 wherever that is TensorFlow's own, in `.ci/run`.
-tf_keras_tests := $(if $(and $(has_tf_keras),$(filter tests,$(PYTEST_ARGS))),$(addprefix \
-  tests/keras/test_,embedding.py fit.py fit_metrics.py optimizer_table.py private_names.py \
-  sync_replicas_config.py sync_replicas_parameter_servers.py))
+# Whether Keras 2 has its turn: not if some tests are asked for.
+with_tf_keras := $(and $(has_tf_keras),$(filter tests,$(PYTEST_ARGS)))
+# What depends on the Keras that there is: the rest of tests/keras runs with Keras 2
+# wherever that is TensorFlow's own, in `.ci/run`.
+tf_keras_tests := $(addprefix tests/keras/test_,embedding.py fit.py fit_metrics.py \
+  optimizer_table.py private_names.py sync_replicas_config.py \
+  sync_replicas_parameter_servers.py)
 # Tests of one file run one after the other, as they share what they start; and files in
 # their order, or those of a single test, which take long, would come last. A test that
 # exceeds its time ends its process; with another one in its place, the run may not end.
@@ -55,14 +57,14 @@ sources := CMakeLists.txt pyproject.toml README.md LICENSE \
     -not -name _build_info.py)
 cc_sources = $(shell find benchmarks tf_syncrep/cc tests -name '*.cc' -o -name '*.cu' -o -name '*.h')
 
-.PHONY: help demo test soak bench simulate lint tidy build wheel wheels aarch64 clean gpu gpu-test \
+.PHONY: help demo test test-longer soak bench simulate lint tidy build wheel wheels aarch64 clean gpu gpu-test \
   gpu-sanitize gpu-test-tensorflow gpu-bench
 
 help:
 	@sed -n '1,16s/^# \{0,1\}//p' Makefile
 
 # These say what they do, or are long.
-.SILENT: $(tensorflow) $(installed) $(lint_tools) test soak tidy wheel wheels
+.SILENT: $(tensorflow) $(installed) $(lint_tools) test test-longer soak tidy wheel wheels
 
 # A virtual environment with TensorFlow, made anew for another version of it.
 # tf_keras is installed without its dependencies: it asks for the distribution
@@ -118,13 +120,17 @@ demo: $(installed)
 	  --replicas-to-aggregate 2
 	$(bin)/tf-syncrep report build/demo/logs --output build/demo/training.png
 
-# Keras 2 has its turn even if something else fails.
 test: $(installed)
+	$(pytest) $(PYTEST_ARGS)
+
+# What is too much for `make test`, and runs for each change: tests that take seconds, and
+# Keras 2, which has its turn even if something else fails.
+test-longer: $(installed)
 	status=0
-	$(pytest) $(PYTEST_ARGS) || status=$$?
-	$(if $(tf_keras_tests),echo "== Again with tf_keras")
-	$(if $(tf_keras_tests),TF_USE_LEGACY_KERAS=1 \
-	  $(pytest) $(filter-out tests,$(PYTEST_ARGS)) $(tf_keras_tests) || status=$$?)
+	$(pytest) -m "ci and not slow and not soak" $(PYTEST_ARGS) || status=$$?
+	$(if $(with_tf_keras),echo "== With tf_keras")
+	$(if $(with_tf_keras),TF_USE_LEGACY_KERAS=1 \
+	  $(pytest) -m "not slow and not soak" $(tf_keras_tests) || status=$$?)
 	exit $$status
 
 # What takes too long for each change: hundreds of runs under random faults. With
@@ -132,7 +138,7 @@ test: $(installed)
 soak: $(installed)
 	status=0
 	$(pytest) -m soak $(PYTEST_ARGS) || status=$$?
-	$(if $(tf_keras_tests),TF_USE_LEGACY_KERAS=1 \
+	$(if $(with_tf_keras),TF_USE_LEGACY_KERAS=1 \
 	  $(pytest) -m "soak or not one_version" tests/keras || status=$$?)
 	exit $$status
 

@@ -55,7 +55,7 @@ step_test() {
 
 # What each change is tested with, too, but would make `make test` too long to wait for.
 step_longer() {
-  make test PYTEST_ARGS="-m 'ci and not slow and not soak' tests"
+  make test-longer
 }
 
 # Whether the simulator finds each defect that is put back in is asked by night. The

@@ -182,7 +182,7 @@ def test_a_dead_ps_is_named_even_if_the_script_fails_of_it_first(
 def wait_for_state(pid, state):
     """Waits until a process is stopped (T) or a zombie (Z).
 
-    It is stopped when all its threads are: one that still waits for a child would reap it.
+    It is stopped when all its threads are: one that waits for a child would reap it.
     """
     deadline = time.monotonic() + commands.DEADLINE_SECS
     while not process_threads.all_in_state(pid, state):

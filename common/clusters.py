@@ -202,9 +202,11 @@ def _in_namespaces(
 
 
 def _all_threads_are_stopped(pid: int) -> bool:
-    states = set()
-    # Threads and the process itself may end meanwhile.
+    files, states = [], set()
+    # Threads and the process itself may end meanwhile; other threads still count.
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        for stat in pathlib.Path(f"/proc/{pid}/task").glob("*/stat"):
-            states.add(stat.read_text().rpartition(")")[2].split()[0])
+        files = list(pathlib.Path(f"/proc/{pid}/task").glob("*/stat"))
+    for file in files:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            states.add(file.read_text().rpartition(")")[2].split()[0])
     return states == {"T"}

@@ -18,6 +18,9 @@ from collections.abc import Mapping, Sequence
 import output_lines
 
 DEADLINE_SECS = output_lines.DEADLINE_SECS
+# How long a command may run from its beginning to its end. That may be a training, and
+# takes the longer the slower the machine is, unlike a wait for one event.
+_RUN_DEADLINE_SECS = 240.0
 _POLL_SECS = 0.02
 _MARK = "TF_SYNCREP_TEST_RUN"
 # The installed command, wherever pytest was started.
@@ -139,7 +142,7 @@ class Command:
 def run(*args: object, **options) -> Command:
     """Runs a command to its end; the result has `stdout`, `stderr`, `process`."""
     with Command(*args, **options) as command:
-        command.wait()
+        command.wait(_RUN_DEADLINE_SECS)
     return command
 
 

@@ -42,6 +42,12 @@ _CONTEXT.set_forkserver_preload(
 )
 
 
+# Held while a process is started, which also asks for the ends of all others, and while
+# one is asked for its end. Its status comes through a pipe: of two threads that read it
+# at once, the second would find the pipe's end, and take that for status 255.
+_STATUS_LOCK = threading.Lock()
+
+
 class Program:
     """A process that begins with TensorFlow imported, in a session of its own.
 
@@ -72,7 +78,8 @@ class Program:
             args=(list(command), dict(environ), [theirs for _, theirs in pipes]),
             daemon=True,
         )
-        self._process.start()
+        with _STATUS_LOCK:
+            self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
         readers = []
@@ -106,8 +113,10 @@ class Program:
         return self._ended.wait(timeout_secs)
 
     def _wait(self, readers: list[threading.Thread]) -> None:
-        self._process.join()
-        self.status = self._process.exitcode
+        multiprocessing.connection.wait([self._process.sentinel])
+        with _STATUS_LOCK:
+            self._process.join()
+            self.status = self._process.exitcode
         for reader in readers:
             reader.join()
         self._ended.set()

@@ -3,6 +3,7 @@
 #include "tf_syncrep/cc/lib/kept_bytes.h"
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 
 #include "gtest/gtest.h"
@@ -67,15 +68,21 @@ TEST(KeptBytesTest, ReaderThatGetsNowhereIsGivenUp) {
 }
 
 TEST(KeptBytesTest, ReaderThatGetsOnIsNot) {
-  KeptBytes kept(100, Seconds(0.5));
+  constexpr Seconds kPatience(0.5);
+  KeptBytes kept(100, kPatience);
   ASSERT_TRUE(kept.TryAdd(100));
   // It was asked several times, and the reader had always made progress.
   int asked = 0;
+  const auto begin = std::chrono::steady_clock::now();
   EXPECT_FALSE(kept.WaitForRoom(1, [&] {
     kept.Progress();
     return ++asked == 40;
   }));
-  EXPECT_EQ(asked, 40);
+  // Before it is asked for the first time, there is no progress, and on a busy
+  // machine that may take longer than the patience.
+  if (asked > 0 || std::chrono::steady_clock::now() - begin <= kPatience) {
+    EXPECT_EQ(asked, 40);
+  }
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 The schema is that in the client of Kubeflow's Trainer v2, which starts JobSets.
 """
 
+import contextlib
 import copy
 import json
 import os
@@ -195,17 +196,18 @@ def test_chief_waits_for_a_server_by_its_name_and_uses_it(tmp_path):
     script.write_text(_USES_THE_SERVER)
     hosts.write_text("127.0.0.1 localhost job-ps-0-0.job job-chief-0-0.job\n")
     reserved = ports.ReservedPort()
-    reserved.release()
 
     def start(job):
         options = ("--workers", 0, "--ps", 1, "--port", reserved.number)
-        env = {**_environment(job, 0, "job"), "TF_CPP_MIN_LOG_LEVEL": "2"}
+        env = {**_environment(job, 0, "job"), ports.REUSE_PORT_VARIABLE: "true"}
+        env["TF_CPP_MIN_LOG_LEVEL"] = "2"
         program = [*WITH_HOSTS, str(hosts), sys.executable, str(SCRIPT)]
         # The source is there as well, but has no library.
         cwd = manifests.ROOT
         return commands.Command(*options, script, program=program, env=env, cwd=cwd)
 
-    with start("chief") as chief:
+    with contextlib.ExitStack() as at_end, start("chief") as chief:
+        at_end.callback(reserved.release)
         with start("ps") as server:
             address = f"job-ps-0-0.job:{reserved.number}"
             server.wait_for_line(f"serving ps 0 at {address} ")

@@ -28,7 +28,7 @@ def runs(pid):
     """Whether a process has not ended; a zombie has ended."""
     try:
         stat = pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # before or after it was opened
         return False
     return stat.rpartition(")")[2].split()[0] != "Z"
 
@@ -51,3 +51,12 @@ def test_tasks_die_with_who_started_them(tmp_path):
     while any(map(runs, pids)):
         assert time.monotonic() < deadline, pids
         time.sleep(0.05)
+
+
+def test_programs_that_end_while_others_start_have_their_own_status():
+    def start(status):
+        command = [sys.executable, "-c", f"raise SystemExit({status})"]
+        return programs.Program(command, os.environ, on_line=lambda *_: None)
+
+    started = [start(status) for status in range(30)]
+    assert [program.exit_status for program in started] == [*range(30)]

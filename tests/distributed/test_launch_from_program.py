@@ -34,13 +34,13 @@ launch("waits")
 """
 SCRIPT = """
 import os, sys, time
-print("begins", sys.argv[1:], flush=True)
-if "waits" in sys.argv:
-    try:
+try:
+    print("begins", sys.argv[1:], flush=True)
+    if "waits" in sys.argv:
         time.sleep(1000)
-    except KeyboardInterrupt:
-        print("interrupted", flush=True)
-        sys.exit(9)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    sys.exit(9)
 """
 
 

@@ -11,18 +11,29 @@ import commands
 import programs
 import pytest
 
-from tf_syncrep.python.distribute import local_cluster
+from tf_syncrep.python.distribute import local_cluster, ports
 
 CHECKPOINT_SCRIPT = pathlib.Path(__file__).with_name("checkpoint_script.py")
 
 COUNTING_SCRIPT = pathlib.Path(__file__).with_name("counting_script.py")
 
 
+@contextlib.contextmanager
 def _cluster(**options):
-    ports = local_cluster.LocalCluster(chief=True, **options)
-    cluster = json.loads(ports.tasks[0].config.to_json())["cluster"]
-    ports.close()
-    return cluster
+    """Addresses of a cluster, at which nobody else can listen meanwhile."""
+    reserved = local_cluster.LocalCluster(chief=True, **options)
+    try:
+        yield json.loads(reserved.tasks[0].config.to_json())["cluster"]
+    finally:
+        reserved.close()
+
+
+def _environment(cluster, job, index=0):
+    """The environment of a task at its reserved port."""
+    return {
+        "TF_CONFIG": _tf_config(cluster, job, index),
+        ports.REUSE_PORT_VARIABLE: "true",
+    }
 
 
 def _tf_config(cluster, job, index=0):
@@ -33,13 +44,17 @@ def _tf_config(cluster, job, index=0):
 
 @pytest.mark.ci
 def test_the_same_command_makes_a_cluster_with_the_chief_started_first():
-    cluster = _cluster(num_workers=1, num_ps=1)
 
     def start(job):
-        env = {"TF_CONFIG": _tf_config(cluster, job), "TF_CPP_MIN_LOG_LEVEL": "2"}
+        env = {**_environment(cluster, job), "TF_CPP_MIN_LOG_LEVEL": "2"}
         return commands.Command("task", COUNTING_SCRIPT, env=env)
 
-    with start("chief") as chief, start("ps") as ps, start("worker") as worker:
+    with (
+        _cluster(num_workers=1, num_ps=1) as cluster,
+        start("chief") as chief,
+        start("ps") as ps,
+        start("worker") as worker,
+    ):
         assert chief.wait() == 0, chief.stderr
         assert "2 servers answer after" in chief.output
         assert "counted 6 on /job:ps/replica:0/task:0" in chief.output
@@ -50,15 +65,18 @@ def test_the_same_command_makes_a_cluster_with_the_chief_started_first():
 @pytest.mark.slow
 def test_lost_server_is_an_interruption_where_a_scheduler_starts_tasks_again(tmp_path):
     """The loss ends the chief; both are started again, and training goes on."""
-    cluster, updates = _cluster(num_workers=2, num_ps=2), 30
+    updates = 30
     (tmp_path / "result").mkdir()
     script = (CHECKPOINT_SCRIPT, tmp_path / "ckpt", tmp_path / "result", updates)
 
     def start(job, index=0):
-        env = {**programs.environment(), "TF_CONFIG": _tf_config(cluster, job, index)}
+        env = {**programs.environment(), **_environment(cluster, job, index)}
         return commands.Command("task", *script, env=env)
 
-    with contextlib.ExitStack() as tasks:
+    with (
+        _cluster(num_workers=2, num_ps=2) as cluster,
+        contextlib.ExitStack() as tasks,
+    ):
         for job, index in (("worker", 0), ("worker", 1), ("ps", 0)):
             tasks.enter_context(start(job, index))
         with start("ps", 1) as lost, start("chief") as chief:

@@ -12,7 +12,7 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
-from process_threads import threads
+from process_threads import asleep_in_handler
 
 from tf_syncrep.python.ops import checkpoint_ops
 
@@ -43,7 +43,9 @@ def test_lookups_are_let_in_while_rows_are_read_for_a_checkpoint(tmp_path):
             max_kept_bytes=1 << 20,
             patience_secs=DEADLINE_SECS,
         )
-        _until(lambda: "tfs_checkpoint" in dict(_hanging_threads()).values())
+        _until(
+            lambda: "tfs_checkpoint" in dict(asleep_in_handler(signal.SIGSEGV)).values()
+        )
         thread = threading.Thread(target=lambda: found.append(lookup()))
         thread.start()
         thread.join(DEADLINE_SECS)
@@ -77,19 +79,9 @@ def _hanging_where_it_reads(address):
         yield
     finally:
         libc.mprotect(page, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE)
-        for thread, _ in _hanging_threads():
+        for thread, _ in asleep_in_handler(signal.SIGSEGV):
             libc.tgkill(os.getpid(), thread, signal.SIGUSR2)
         libc.signal(signal.SIGSEGV, ctypes.c_void_p(before))
-
-
-def _hanging_threads():
-    """Those in a handler of SIGSEGV, which is blocked meanwhile, that sleep there."""
-    hanging = []
-    for thread, status in threads():
-        is_in_handler = int(status["SigBlk"], 16) >> (signal.SIGSEGV - 1) & 1
-        if is_in_handler and status["State"].split()[0] == "S":
-            hanging.append((thread, status["Name"]))
-    return hanging
 
 
 def _until(condition):

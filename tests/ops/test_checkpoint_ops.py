@@ -13,7 +13,7 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
-from process_threads import threads_named
+from process_threads import asleep_in_handler, threads_named
 
 import tf_syncrep as tfs
 from tf_syncrep.python.ops import checkpoint_ops
@@ -689,6 +689,9 @@ def test_thread_whose_files_hang_is_waited_for_until_a_deadline(tmp_path):
             checkpoint_ops.checkpoint_cancel(table.writer)
         with pytest.raises(tf.errors.FailedPreconditionError, match="being written"):
             table.begin(tmp_path / "other")
+    # The thread has been told to end, which takes a busy machine a while.
+    while not checkpoint_ops.checkpoint_progress(table.writer)[0]:
+        assert time.monotonic() < deadline
     checkpoint_ops.checkpoint_cancel(table.writer)
     table.write(tmp_path / "other")
 
@@ -708,6 +711,10 @@ def _hanging(name):
     try:
         for thread in hanging:
             libc.tgkill(os.getpid(), thread, signal.SIGUSR1)
+        deadline = time.monotonic() + 60
+        # One that was woken before it sleeps there would go on to do so.
+        while not {*threads_named(name)} <= {*dict(asleep_in_handler(signal.SIGUSR1))}:
+            assert time.monotonic() < deadline
         yield
     finally:
         for thread in hanging:

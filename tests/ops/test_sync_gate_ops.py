@@ -16,6 +16,8 @@ from tf_syncrep.python.ops import sync_gate_ops as ops
 from tf_syncrep.python.sync import gate_stats
 
 DEADLINE_SECS = 30
+# So long that it does not end while a busy machine holds up the test for a moment.
+SHORT_LEASE_SECS = 0.5
 A = ("/job:worker/task:0", 11)
 B = ("/job:worker/task:1", 12)
 
@@ -197,7 +199,11 @@ def test_chief_may_change_the_terms_when_it_opens():
     handle = _gate(quorum=2, total=2)
     ops.sync_gate_open(handle, 0)
     generation = ops.sync_gate_open(
-        handle, 0, quorum=1, total=3, lease_secs=0.05, start_secs=0.05
+        *(handle, 0),
+        quorum=1,
+        total=3,
+        lease_secs=SHORT_LEASE_SECS,
+        start_secs=SHORT_LEASE_SECS,
     )
     gate, _ = _stats(handle)
     assert (gate["quorum"], gate["total"]) == (1, 3)
@@ -282,7 +288,7 @@ def test_fail_ends_all_with_its_error():
 
 
 def test_silent_updater_fails_the_waits():
-    handle = _gate(updater_lease_secs=0.05)
+    handle = _gate(updater_lease_secs=SHORT_LEASE_SECS)
     generation = ops.sync_gate_open(handle, 0)
     _contribute(handle, A)
     with pytest.raises(tf.errors.DeadlineExceededError, match="No full round"):

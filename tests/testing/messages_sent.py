@@ -15,10 +15,11 @@ import os
 import re
 import tempfile
 from typing import Any
+from unittest import mock
 
 import tensorflow as tf
 
-from tf_syncrep.python.distribute import local_cluster
+from tf_syncrep.python.distribute import local_cluster, ports
 
 # It is read once, when TensorFlow is imported.
 ENVIRONMENT = {"TF_CPP_VMODULE": "base_rendezvous_mgr=1", "TF_CPP_MIN_LOG_LEVEL": "0"}
@@ -55,12 +56,13 @@ class Log:
 
 def strategy_of_servers_here(num_ps: int) -> Any:
     """Starts a worker and parameter servers in this process; returns their strategy."""
-    ports = local_cluster.LocalCluster(1, num_ps, True)
-    cluster = tf.train.ClusterSpec(ports.tasks[0].config.cluster)
-    ports.close()
-    for job, tasks in (("worker", 1), ("ps", num_ps)):
-        for task in range(tasks):
-            _servers.append(tf.distribute.Server(cluster, job, task, "grpc"))
+    reserved = local_cluster.LocalCluster(1, num_ps, True)
+    cluster = tf.train.ClusterSpec(reserved.tasks[0].config.cluster)
+    with mock.patch.dict(os.environ, {ports.REUSE_PORT_VARIABLE: "true"}):
+        for job, tasks in (("worker", 1), ("ps", num_ps)):
+            for task in range(tasks):
+                _servers.append(tf.distribute.Server(cluster, job, task, "grpc"))
+    reserved.close()  # by now nobody else can have the ports
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         cluster, task_type="chief", task_id=0, rpc_layer="grpc"
     )

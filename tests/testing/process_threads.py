@@ -21,6 +21,19 @@ def threads_named(name):
     return [thread for thread, status in threads() if status["Name"] == name]
 
 
+def asleep_in_handler(signum):
+    """The ids and names of this process's threads that sleep in a signal's handler.
+
+    The signal is blocked there.
+    """
+    return [
+        (thread, status["Name"])
+        for thread, status in threads()
+        if int(status["SigBlk"], 16) >> (signum - 1) & 1
+        and status["State"].startswith("S")
+    ]
+
+
 def all_in_state(pid, letter):
     """Whether each thread of a process is in a state, such as T, stopped."""
     return all(status["State"].startswith(letter) for _, status in threads(pid))

@@ -115,7 +115,8 @@ def main(
             result |= recorder.result()
             names = ("stats", "iterations")
             result["trainings"].append({name: result[name] for name in names})
-        print(f"training {number} has ended", flush=True)
+        # It is behind what was logged, which goes there, too.
+        print(f"training {number} has ended", file=sys.stderr, flush=True)
     # Standard output would not do: TensorFlow's threads write of lost connections into
     # it.
     (folder / "result").write_text(json.dumps(result))

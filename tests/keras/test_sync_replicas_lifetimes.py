@@ -1,6 +1,5 @@
 """Nothing of a synchronous training remains on parameter servers that outlive it."""
 
-import contextlib
 import json
 import pathlib
 import re
@@ -8,10 +7,12 @@ import sys
 import time
 
 import clusters
+import process_threads
 import pytest
 
 PROGRAM = pathlib.Path(__file__).with_name("lifetimes_program.py")
 POLL_SECS = 0.05
+LEASE_THREADS = "tfs_leases"
 # How many trainings a coordinator makes before its server is measured: by then the
 # server has everything that is made only once.
 FIRST = 3
@@ -31,18 +32,15 @@ class Server:
     """What a server holds, according to the kernel."""
 
     def __init__(self, pid):
-        self._folder = pathlib.Path(f"/proc/{pid}")
+        self._pid = pid
 
     def lease_threads(self):
         """How many threads of gates and queues there are."""
-        count = 0
-        for name in self._folder.glob("task/*/comm"):
-            with contextlib.suppress(FileNotFoundError):  # it has just ended
-                count += name.read_text() == "tfs_leases\n"
-        return count
+        return len(process_threads.threads_named(LEASE_THREADS, self._pid))
 
     def other_threads(self):
-        return self._status("Threads") - self.lease_threads()
+        threads = process_threads.threads(self._pid)
+        return sum(status["Name"] != LEASE_THREADS for _, status in threads)
 
     def megabytes(self):
         return self._status("VmRSS") / 1024
@@ -54,7 +52,7 @@ class Server:
             time.sleep(POLL_SECS)
 
     def _status(self, name):
-        status = (self._folder / "status").read_text()
+        status = pathlib.Path(f"/proc/{self._pid}/status").read_text()
         return int(re.search(rf"{name}:\s+(\d+)", status)[1])
 
 

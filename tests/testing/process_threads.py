@@ -16,9 +16,9 @@ def threads(pid="self"):
             yield int(thread.name), {name: value.strip() for name, value in fields}
 
 
-def threads_named(name):
-    """The ids of this process's threads of a name of at most 15 characters."""
-    return [thread for thread, status in threads() if status["Name"] == name]
+def threads_named(name, pid="self"):
+    """The ids of a process's threads of a name of at most 15 characters."""
+    return [thread for thread, status in threads(pid) if status["Name"] == name]
 
 
 def asleep_in_handler(signum):

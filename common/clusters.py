@@ -203,8 +203,12 @@ def _in_namespaces(
 
 def _all_threads_are_stopped(pid: int) -> bool:
     states = set()
-    # Threads and the process itself may end meanwhile.
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        for stat in pathlib.Path(f"/proc/{pid}/task").glob("*/stat"):
-            states.add(stat.read_text().rpartition(")")[2].split()[0])
+    # Threads and the process itself may end meanwhile; others are still looked at.
+    ended = contextlib.suppress(FileNotFoundError, ProcessLookupError)
+    tasks = pathlib.Path(f"/proc/{pid}/task")
+    with ended:
+        for thread in os.listdir(tasks):
+            with ended:
+                stat = (tasks / thread / "stat").read_text()
+                states.add(stat.rpartition(")")[2].split()[0])
     return states == {"T"}

@@ -18,10 +18,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.distribute import local_cluster
+from tf_syncrep.python.distribute import local_cluster, ports
 
-# It is read once, when TensorFlow is imported.
-ENVIRONMENT = {"TF_CPP_VMODULE": "base_rendezvous_mgr=1", "TF_CPP_MIN_LOG_LEVEL": "0"}
+# It is read once, when TensorFlow is imported. The last one lets servers listen on
+# ports that this process keeps reserved.
+ENVIRONMENT = {
+    "TF_CPP_VMODULE": "base_rendezvous_mgr=1",
+    "TF_CPP_MIN_LOG_LEVEL": "0",
+    ports.REUSE_PORT_VARIABLE: "true",
+}
 
 _RECEIVED = re.compile(
     r"RemoteRendezvous Recv \S+ /job:(\w+/replica:\d+/task:\d+)/\S+?;\w+;"
@@ -55,16 +60,17 @@ class Log:
 
 def strategy_of_servers_here(num_ps: int) -> Any:
     """Starts a worker and parameter servers in this process; returns their strategy."""
-    ports = local_cluster.LocalCluster(1, num_ps, True)
-    cluster = tf.train.ClusterSpec(ports.tasks[0].config.cluster)
-    ports.close()
+    reserved = local_cluster.LocalCluster(1, num_ps, True)
+    cluster = tf.train.ClusterSpec(reserved.tasks[0].config.cluster)
+    _kept.append(reserved)
     for job, tasks in (("worker", 1), ("ps", num_ps)):
         for task in range(tasks):
-            _servers.append(tf.distribute.Server(cluster, job, task, "grpc"))
+            _kept.append(tf.distribute.Server(cluster, job, task, "grpc"))
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         cluster, task_type="chief", task_id=0, rpc_layer="grpc"
     )
     return tf.distribute.ParameterServerStrategy(resolver)
 
 
-_servers: list[Any] = []  # they live as long as there are references to them
+# Servers live, and ports are reserved, as long as there are references to them.
+_kept: list[Any] = []

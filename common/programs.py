@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import pytest
 
 _PREFIX = "RESULT "
-_DEADLINE_SECS = 200.0
+_DEADLINE_SECS = 400.0
 _CONTEXT = multiprocessing.get_context("forkserver")
 # Each process would find pytest as its main module, and import it.
 _CONTEXT.set_forkserver_preload(

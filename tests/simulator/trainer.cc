@@ -15,8 +15,8 @@ void Trainer::Next() {
     Send(std::move(call));
     return;
   }
-  Random random(
-      static_cast<uint64_t>(1'000'000 * task().number + ++num_batches_));
+  Random random(static_cast<uint64_t>(int64_t{1'000'000} * task().number +
+                                      ++num_batches_));
   const int64_t num_keys = cluster().setup.num_keys;
   keys_.clear();
   for (int64_t i = random.Pick(3); i >= 0; --i) {

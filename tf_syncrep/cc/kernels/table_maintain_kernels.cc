@@ -119,6 +119,7 @@ class TableMaintainOp final : public OpKernel {
     OP_REQUIRES_OK(ctx, AddVariables(ctx, &part));
     OP_REQUIRES_OK(ctx, part.Lock(ctx));
     std::vector<TableMaintenance::Rules> rules;
+    rules.reserve(num_tables);
     for (size_t i = 0; i < num_tables; ++i) {
       rules.push_back({orders_[i], unused_for_[i]});
     }

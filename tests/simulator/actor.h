@@ -1,4 +1,5 @@
-// A task that makes calls: a worker, one of its readers, or the chief.
+// A task that makes calls: a worker, one of its readers or trainers, or the
+// chief.
 
 #ifndef TESTS_SIMULATOR_ACTOR_H_
 #define TESTS_SIMULATOR_ACTOR_H_
@@ -37,6 +38,8 @@ struct Cluster {
   bool is_ending = false;
   // The last checkpoint of the work queue; null if there is none.
   std::shared_ptr<const SavedQueue> saved_queue = nullptr;
+  // The last checkpoint of the table that grows; null if there is none.
+  std::shared_ptr<const SavedTable> saved_table = nullptr;
   // How often readers have read an item to its end.
   std::map<WorkItem, int64_t> num_read = {};
 
@@ -51,6 +54,7 @@ struct Cluster {
   Task QueueTask() const {
     return {Task::Job::kServer, static_cast<int>(setup.num_servers) - 1};
   }
+  Task TableTask() const { return QueueTask(); }
 };
 
 // One thread of control in one process, through all of its lives: it makes

@@ -5,9 +5,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "tests/simulator/queue_checker.h"
 #include "tests/simulator/schedule.h"
+#include "tests/simulator/table_checker.h"
 #include "tests/simulator/twin.h"
 #include "tf_syncrep/cc/lib/gate/sync_gate.h"
 
@@ -23,6 +25,7 @@ struct Call {
   enum class State {
     kOnItsWay,
     kWaits,      // at the server, until it can be answered
+    kRuns,       // at the server, as an op of several steps
     kComesBack,  // with its answer
   };
 
@@ -54,6 +57,14 @@ struct Call {
   uint64_t stream = 0;
   int64_t ticket = WorkQueue::kNoTicket;
   WorkItem item;
+
+  // Of kFind and kGradient: a batch's keys, and their rows, which the former
+  // returns; what is added to the vector of each.
+  std::vector<int64_t> keys;
+  std::vector<int32_t> rows;
+  double gradient = 0;
+  // Of kSaveTable: the answer.
+  std::shared_ptr<const SavedTable> saved_table;
 
   // Of kCancelUpdater: the life of the replica whose updater has failed.
   uint64_t replica_life = 0;

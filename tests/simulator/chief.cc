@@ -80,6 +80,10 @@ Call Chief::NewQueueCall(CallKind kind) const {
   return NewCall(kind, cluster().QueueTask());
 }
 
+Call Chief::NewTableCall(CallKind kind) const {
+  return NewCall(kind, cluster().TableTask());
+}
+
 Call Chief::NewCallBeside(CallKind kind) const {
   Call call = NewCall(kind, kGateTask);
   call.generation = generation_;
@@ -87,7 +91,7 @@ Call Chief::NewCallBeside(CallKind kind) const {
 }
 
 bool Chief::CallBeside(Call call) {
-  if (!is_up() || is_over() || (generation_ == 0 && !IsQueueCall(call.kind))) {
+  if (!is_up() || is_over() || (generation_ == 0 && !IsApart(call.kind))) {
     return false;
   }
   // Nobody waits for its answer.
@@ -128,6 +132,7 @@ void Chief::Next() {
         Call reset = NewCall(CallKind::kReset, {Task::Job::kServer, i});
         reset.restores = restores;
         reset.saved = cluster().saved_queue;
+        reset.saved_table = cluster().saved_table;
         reset.flag = generation_ == 0;  // it has no handle of a gate yet
         Send(std::move(reset));
       }
@@ -235,6 +240,8 @@ void Chief::TakeBeside(const Call& call) {
     is_finishing_ &= call.status.ok();  // otherwise it has to be told so again
   } else if (call.kind == CallKind::kSave && call.status.ok()) {
     cluster().saved_queue = call.saved;
+  } else if (call.kind == CallKind::kSaveTable && call.status.ok()) {
+    cluster().saved_table = call.saved_table;
   }
 }
 

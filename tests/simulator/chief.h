@@ -27,7 +27,7 @@ class Chief final : public Actor {
   bool Finish();
   bool FailUpdate();
   // Makes a call beside its other work: kClose, kFail, kConfigure, kAddPasses,
-  // or a call to the work queue.
+  // or a call to the work queue or about the table that grows.
   bool CallBeside(Call call);
   // A server that the chief uses has lost its variables.
   void HearOfLoss() { must_recover_ = true; }
@@ -50,6 +50,7 @@ class Chief final : public Actor {
 
   Call NewCallBeside(CallKind kind) const;
   Call NewQueueCall(CallKind kind) const;
+  Call NewTableCall(CallKind kind) const;
 
  private:
   enum class Phase {
@@ -78,9 +79,11 @@ class Chief final : public Actor {
   void TakeBeside(const Call& call) override;
   void FailStep();
   void FailSession();
-  bool IsQueueCall(CallKind kind) const {
+  // Whether the gate has no part in it.
+  bool IsApart(CallKind kind) const {
     return kind == CallKind::kSave || kind == CallKind::kRestore ||
-           kind == CallKind::kLimit;
+           kind == CallKind::kLimit || kind == CallKind::kMaintain ||
+           kind == CallKind::kSaveTable || kind == CallKind::kLoadTable;
   }
   // The phase that follows an update, if an end was asked for.
   Phase AfterUpdate() const;

@@ -29,7 +29,9 @@ Setup MakeSetup(Random* random) {
 }  // namespace
 
 Generator::Generator(uint64_t seed)
-    : random_(seed), more_(seed ^ 0x5851f42d4c957f2d) {
+    : random_(seed),
+      more_(seed ^ 0x5851f42d4c957f2d),
+      of_tables_(seed ^ 0x14057b7ef767814f) {
   setup_ = MakeSetup(&random_);
   // This is not drawn, so that seeds still find what they are known to find.
   setup_.gathers = seed % 4 == 0;
@@ -64,9 +66,27 @@ Generator::Generator(uint64_t seed)
     saves_ = kSaves[more_.Pick(kSaves.size())];
     num_events_ = num_events_ * 1000 / (1000 - reads_);
   }
+  if (of_tables_.Pick(4) == 0) {
+    setup_.num_trainers = 1 + of_tables_.Pick(2);
+    setup_.max_rows = 1 + of_tables_.Pick(8);
+    setup_.num_keys = 2 + of_tables_.Pick(12);
+    setup_.min_count = 1 + of_tables_.Pick(4) / 3;
+    setup_.unused_for = of_tables_.Pick(4);
+    setup_.least_recent = setup_.unused_for == 0 || of_tables_.Pick(3) == 0;
+    trains_ = 300 + of_tables_.Pick(400);
+    constexpr std::array<int64_t, 3> kMaintains = {20, 60, 150};
+    maintains_ = kMaintains[of_tables_.Pick(kMaintains.size())];
+    constexpr std::array<int64_t, 3> kKeeps = {0, 20, 80};
+    keeps_ = kKeeps[of_tables_.Pick(kKeeps.size())];
+    stalls_ = 3 * of_tables_.Pick(2);
+    is_slow_ = of_tables_.Pick(4) > 0;
+  }
 }
 
 Event Generator::Next(World* world) {
+  if (of_tables_.PerMille(trains_)) {
+    return Train(world);
+  }
   if (more_.PerMille(reads_)) {
     return Read(world);
   }
@@ -165,6 +185,66 @@ Event Generator::Read(World* world) {
   return event;
 }
 
+// Events of trainers of the table that grows, of its maintenance, and of its
+// checkpoints.
+Event Generator::Train(World* world) {
+  Event event;
+  if (of_tables_.PerMille(maintains_)) {
+    event.kind = EventKind::kMaintain;
+    return event;
+  }
+  if (of_tables_.PerMille(keeps_)) {
+    event.kind =
+        of_tables_.Pick(3) == 0 ? EventKind::kLoadTable : EventKind::kSaveTable;
+    return event;
+  }
+  event.task = {Task::Job::kTrainer,
+                static_cast<int>(
+                    of_tables_.Pick(setup_.num_workers * setup_.num_trainers))};
+  event.other = {Task::Job::kServer, static_cast<int>(setup_.num_servers) - 1};
+  if (of_tables_.PerMille(faults_)) {
+    constexpr std::array kKinds = {EventKind::kCrash,   EventKind::kRestart,
+                                   EventKind::kRestart, EventKind::kRestart,
+                                   EventKind::kBreak,   EventKind::kCut,
+                                   EventKind::kHeal,    EventKind::kPass};
+    event.kind = kKinds[of_tables_.Pick(kKinds.size())];
+    if (event.kind == EventKind::kPass) {
+      event.value = 1 + of_tables_.Pick(10'000);
+    } else if ((event.kind == EventKind::kCrash ||
+                event.kind == EventKind::kRestart) &&
+               of_tables_.Pick(3) == 0) {
+      event.task = event.other;
+    }
+    return event;
+  }
+  if (of_tables_.PerMille(std::max<int64_t>(fine_, 300))) {
+    std::vector<const Call*> calls;
+    for (const auto& call : world->calls()) {
+      if (call->from.job == Task::Job::kTrainer ||
+          call->kind == CallKind::kMaintain ||
+          call->kind == CallKind::kSaveTable ||
+          call->kind == CallKind::kLoadTable) {
+        calls.push_back(call.get());
+      }
+    }
+    if (!calls.empty() && of_tables_.Pick(4) > 0) {
+      // In some schedules the latest call moves first, so that others stay for
+      // long.
+      int64_t place = of_tables_.Pick(calls.size());
+      for (int64_t i = 0; i < stalls_; ++i) {
+        place = std::max(place, of_tables_.Pick(calls.size()));
+      }
+      const Call& call = *calls[place];
+      return OfCall(call,
+                    call.state == Call::State::kOnItsWay ? EventKind::kDeliver
+                    : call.state == Call::State::kRuns   ? EventKind::kRun
+                                                         : EventKind::kReturn);
+    }
+    event.kind = EventKind::kSend;
+  }
+  return event;
+}
+
 Event Generator::Pass() {
   // Times are around the ends of leases, and far from them.
   const std::array<int64_t, 8> times = {1,
@@ -219,6 +299,14 @@ Event Generator::Progress(World* world) {
     }
   }
   event.task = AnyActor();
+  if (event.task == Task() && is_slow_ && of_tables_.Pick(8) > 0 &&
+      std::any_of(world->calls().begin(), world->calls().end(),
+                  [](const auto& call) {
+                    return call->kind == CallKind::kMaintain &&
+                           call->state == Call::State::kRuns;
+                  })) {
+    event.task = AnyWorker();  // the chief would go on until it is over
+  }
   return event;
 }
 

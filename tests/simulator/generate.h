@@ -27,6 +27,7 @@ class Generator {
   Event Trace();
   Event Progress(World* world);
   Event Read(World* world);
+  Event Train(World* world);
   // Returns true with the fault that leaves a call under way without its
   // caller.
   bool Orphan(const World& world, Event* event);
@@ -53,6 +54,13 @@ class Generator {
   int64_t fails_ = 0;        // updates
   bool is_late_ = false;     // the replica in the chief's process
   bool holds_back_ = false;  // what nobody waits for any more
+  // The same for tables that grow, which came later.
+  Random of_tables_;
+  int64_t trains_ = 0;     // of a thousand events
+  int64_t maintains_ = 0;  // of these
+  int64_t keeps_ = 0;      // of these: checkpoints
+  int64_t stalls_ = 0;     // ops that others are to overtake
+  bool is_slow_ = false;   // maintenances take many events
 };
 
 }  // namespace tf_syncrep::simulator

@@ -9,10 +9,11 @@ namespace tf_syncrep::simulator {
 namespace {
 
 constexpr std::array kCallNames = {
-    "acquire", "read",  "admit",   "push",      "commit", "abort",
-    "leave",   "reset", "open",    "quorum",    "flush",  "take",
-    "advance", "drain", "stop",    "configure", "passes", "close",
-    "fail",    "save",  "restore", "limit",     "item"};
+    "acquire",    "read",       "admit",   "push",      "commit", "abort",
+    "leave",      "reset",      "open",    "quorum",    "flush",  "take",
+    "advance",    "drain",      "stop",    "configure", "passes", "close",
+    "fail",       "save",       "restore", "limit",     "item",   "maintain",
+    "save_table", "load_table", "find",    "gradient"};
 
 // What follows the name of an event.
 enum class Form { kTask, kCall, kLink, kValue, kTwoValues, kNothing };
@@ -22,7 +23,7 @@ struct EventForm {
   Form form;
 };
 
-constexpr std::array<EventForm, 28> kForms = {
+constexpr std::array<EventForm, 32> kForms = {
     {{"go", Form::kTask},
      {"send", Form::kTask},
      {"deliver", Form::kCall},
@@ -50,7 +51,11 @@ constexpr std::array<EventForm, 28> kForms = {
      {"fail_update", Form::kNothing},
      {"save", Form::kNothing},
      {"restore_queue", Form::kNothing},
-     {"limit", Form::kValue}}};
+     {"limit", Form::kValue},
+     {"run", Form::kCall},
+     {"maintain", Form::kNothing},
+     {"save_table", Form::kNothing},
+     {"load_table", Form::kNothing}}};
 
 struct SetupField {
   const char* name;
@@ -77,7 +82,10 @@ constexpr std::array kFields = {
     TF_SYNCREP_FIELD(timeout),       TF_SYNCREP_FIELD(heartbeats),
     TF_SYNCREP_FIELD(chief_trains),  TF_SYNCREP_FIELD(num_readers),
     TF_SYNCREP_FIELD(num_items),     TF_SYNCREP_FIELD(num_epochs),
-    TF_SYNCREP_FIELD(shuffle),       TF_SYNCREP_FIELD(item_lease)};
+    TF_SYNCREP_FIELD(shuffle),       TF_SYNCREP_FIELD(item_lease),
+    TF_SYNCREP_FIELD(num_trainers),  TF_SYNCREP_FIELD(max_rows),
+    TF_SYNCREP_FIELD(num_keys),      TF_SYNCREP_FIELD(min_count),
+    TF_SYNCREP_FIELD(unused_for),    TF_SYNCREP_FIELD(least_recent)};
 
 #undef TF_SYNCREP_FIELD
 
@@ -86,10 +94,11 @@ bool ParseTask(const std::string& word, Task* task) {
     *task = {Task::Job::kChief, 0};
     return true;
   }
-  constexpr std::array<std::pair<const char*, Task::Job>, 3> kJobs = {
+  constexpr std::array<std::pair<const char*, Task::Job>, 4> kJobs = {
       {{"ps", Task::Job::kServer},
        {"w", Task::Job::kWorker},
-       {"r", Task::Job::kReader}}};
+       {"r", Task::Job::kReader},
+       {"t", Task::Job::kTrainer}}};
   for (const auto& [prefix, job] : kJobs) {
     if (word.rfind(prefix, 0) == 0) {
       std::istringstream number(word.substr(std::string(prefix).size()));
@@ -156,6 +165,8 @@ std::string Text(const Task& task) {
       return "w" + std::to_string(task.number);
     case Task::Job::kReader:
       return "r" + std::to_string(task.number);
+    case Task::Job::kTrainer:
+      return "t" + std::to_string(task.number);
   }
   return "";
 }
@@ -242,7 +253,8 @@ bool Parse(const std::string& text, Schedule* schedule, std::string* error) {
   if (setup.num_workers < 1 || setup.num_servers < 1 ||
       setup.num_variables < 1 || setup.quorum < 1 || setup.total < 1 ||
       setup.lease < 1 || setup.start_lease < 1 || setup.num_items < 1 ||
-      setup.item_lease < 1) {
+      setup.item_lease < 1 || setup.max_rows < 1 || setup.num_keys < 1 ||
+      setup.min_count < 1) {
     *error = "numbers and leases of the setup must be at least 1";
     return false;
   }

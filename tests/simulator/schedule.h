@@ -12,10 +12,11 @@
 namespace tf_syncrep::simulator {
 
 // A task of the cluster: the chief, whose process has the updater; a parameter
-// server (the first has the gate, the last the work queue); a worker; or a
-// reader, which is part of a worker's process.
+// server (the first has the gate, the last the work queue and the table that
+// grows); a worker; or a reader or a trainer of the table, each of which is
+// part of a worker's process.
 struct Task {
-  enum class Job : uint8_t { kChief, kServer, kWorker, kReader };
+  enum class Job : uint8_t { kChief, kServer, kWorker, kReader, kTrainer };
 
   Job job = Job::kChief;
   int number = 0;
@@ -56,6 +57,13 @@ enum class CallKind : uint8_t {
   kLimit,
   // Of a reader.
   kItem,
+  // Of the chief, about the table that grows.
+  kMaintain,
+  kSaveTable,
+  kLoadTable,
+  // Of a trainer.
+  kFind,
+  kGradient,
 };
 
 enum class EventKind : uint8_t {
@@ -90,6 +98,10 @@ enum class EventKind : uint8_t {
   kSave,        // the chief saves the work queue
   kRestore,     // the queue continues from where it was saved
   kLimit,       // readers stop after epoch `value`, or read on if it is -1
+  kRun,         // the op of one of the task's calls takes a step at its server
+  kMaintain,    // the chief maintains the table that grows
+  kSaveTable,   // the chief saves it
+  kLoadTable,   // it is assigned what was saved
 };
 
 // The kind decides which fields it has.
@@ -97,8 +109,8 @@ struct Event {
   EventKind kind = EventKind::kGo;
   Task task;
   Task other;
-  // Of kDeliver and kReturn: the oldest call of this kind, of this life of the
-  // task, to this server.
+  // Of kDeliver, kReturn and kRun: the oldest call of this kind, of this life
+  // of the task, to this server.
   CallKind call = CallKind::kAcquire;
   int life = 0;
   int variable = -1;  // of calls that are about one
@@ -130,12 +142,22 @@ struct Setup {
   int64_t num_epochs = 1;  // 0 if there is no end
   bool shuffle = false;
   int64_t item_lease = 600'000;
+  int64_t num_trainers =
+      0;  // of each worker; 0 if there is no table that grows
+  int64_t max_rows = 1;
+  int64_t num_keys = 1;
+  int64_t min_count = 1;
+  int64_t unused_for = 0;     // updates; 0 if it does not matter
+  bool least_recent = false;  // whether a full table evicts these rows
 
   // The task in whose process a task is. It uses the links of that process.
   Task ProcessOf(const Task& task) const {
-    const Task process = task.job == Task::Job::kReader && num_readers > 0
+    const int64_t in_process = task.job == Task::Job::kReader    ? num_readers
+                               : task.job == Task::Job::kTrainer ? num_trainers
+                                                                 : 0;
+    const Task process = in_process > 0
                              ? Task{Task::Job::kWorker,
-                                    task.number / static_cast<int>(num_readers)}
+                                    task.number / static_cast<int>(in_process)}
                              : task;
     return chief_trains && process == kChiefsReplica ? Task() : process;
   }

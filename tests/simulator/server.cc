@@ -3,19 +3,13 @@
 #include <cstddef>
 #include <utility>
 
+#include "tests/simulator/inline_sharder.h"
 #include "tf_syncrep/cc/lib/accumulator_dense.h"
 #include "tf_syncrep/cc/lib/accumulator_sparse.h"
 #include "tf_syncrep/cc/lib/sharder.h"
 
 namespace tf_syncrep::simulator {
 namespace {
-
-// Runs everything on the calling thread.
-class InlineSharder final : public Sharder {
- private:
-  int num_threads() const override { return 1; }
-  void Schedule(std::function<void()> task) override { task(); }
-};
 
 OwnedBuffer Allocate(int64_t num_elements) {
   const std::shared_ptr<double[]> memory(new double[num_elements]());
@@ -88,13 +82,15 @@ std::string CheckCountsOf(const AccumulatorStats& stats) {
 }  // namespace
 
 Server::Server(int number, const Setup& setup, SyncGate::Clock clock,
-               Twin* twin, WatchedGate::Log log, WatchedQueue::Log queue_log)
+               Twin* twin, WatchedGate::Log log, WatchedQueue::Log queue_log,
+               WatchedTable::Log table_log)
     : number_(number),
       setup_(setup),
       clock_(std::move(clock)),
       twin_(twin),
       log_(std::move(log)),
-      queue_log_(std::move(queue_log)) {
+      queue_log_(std::move(queue_log)),
+      table_log_(std::move(table_log)) {
   Make();
 }
 
@@ -118,6 +114,9 @@ void Server::Crash() {
       error_ = queue_->error();
     }
   }
+  if (table_ != nullptr && error_.empty()) {
+    error_ = table_->error();
+  }
 }
 
 void Server::Restart() {
@@ -125,6 +124,7 @@ void Server::Restart() {
   is_up_ = true;
   gate_ = nullptr;
   queue_ = nullptr;
+  table_ = nullptr;
   variables_.clear();
   Make();
 }
@@ -168,8 +168,21 @@ void Server::MakeQueue() {
   queue_ = std::make_unique<WatchedQueue>(options, clock_, queue_log_);
 }
 
+void Server::ResetTable(const Call& call) {
+  if (table_ == nullptr) {
+    table_ = std::make_unique<WatchedTable>(setup_, clock_, table_log_);
+  }
+  if (call.restores && call.saved_table != nullptr) {
+    table_->Restore(*call.saved_table);
+  }
+}
+
+bool Server::Run(Call* call) { return table_->Run(call); }
+
 void Server::Cancel(Call* call) {
-  if (call->kind != CallKind::kItem) {
+  if (call->state == Call::State::kRuns) {
+    table_->Cancel(call);
+  } else if (call->kind != CallKind::kItem) {
     gate_->Cancel(call);
   } else if (queue_ != nullptr) {
     queue_->Cancel(call);
@@ -194,7 +207,10 @@ std::string Server::error() const {
   if (gate_ != nullptr && !gate_->error().empty()) {
     return gate_->error();
   }
-  return queue_ != nullptr ? queue_->error() : "";
+  if (queue_ != nullptr && !queue_->error().empty()) {
+    return queue_->error();
+  }
+  return table_ != nullptr ? table_->error() : "";
 }
 
 void Server::Handle(Call* call) {
@@ -208,6 +224,17 @@ void Server::Handle(Call* call) {
         call->status = {Call::kNotFound, "There is no such work queue."};
       } else {
         queue_->Handle(call);
+      }
+      return;
+    case CallKind::kMaintain:
+    case CallKind::kSaveTable:
+    case CallKind::kLoadTable:
+    case CallKind::kFind:
+    case CallKind::kGradient:
+      if (table_ == nullptr) {
+        call->status = {Call::kNotFound, "There is no such table."};
+      } else {
+        table_->Handle(call);
       }
       return;
     case CallKind::kReset:
@@ -262,6 +289,9 @@ void Server::Reset(Call* call) {
       queue_->Restore(*call->saved);
     }
   }
+  if (has_table()) {
+    ResetTable(*call);
+  }
   call->step = step_;
 }
 
@@ -307,7 +337,13 @@ void Server::CheckCounts(const Variable& variable) {
   }
 }
 
-std::string Server::Leftovers() const {
+std::string Server::Leftovers() {
+  if (table_ != nullptr) {
+    table_->CheckFreeRows();
+    if (!table_->error().empty()) {
+      return table_->error();
+    }
+  }
   if (gate_ == nullptr) {
     return "";
   }

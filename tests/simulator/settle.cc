@@ -280,13 +280,17 @@ class Settler {
       if (call->state != Call::State::kWaits) {
         Event event;
         event.kind = call->state == Call::State::kOnItsWay ? EventKind::kDeliver
+                     : call->state == Call::State::kRuns   ? EventKind::kRun
                                                            : EventKind::kReturn;
         event.task = call->from;
         event.life = call->from_life;
         event.call = call->kind;
         event.variable = call->variable;
         event.other = call->to;
-        return apply_(event);
+        // An op may have to wait for others.
+        if (apply_(event)) {
+          return true;
+        }
       }
     }
     return false;

@@ -36,7 +36,10 @@ class Shrinker {
         (setup.timeout > 0 ? 1 : 0) + (setup.updater_lease > 0 ? 1 : 0) +
         (setup.strict ? 1 : 0) + (setup.gathers ? 1 : 0) +
         (setup.chief_trains ? 1 : 0) + (setup.shuffle ? 1 : 0) +
-        setup.num_readers * (1 + setup.num_items + setup.num_epochs);
+        setup.num_readers * (1 + setup.num_items + setup.num_epochs) +
+        (setup.least_recent ? 1 : 0) +
+        setup.num_trainers * (1 + setup.max_rows + setup.num_keys +
+                              setup.min_count + setup.unused_for);
     return std::pair(NumEvents(outcome), cluster);
   }
 
@@ -91,7 +94,8 @@ class Shrinker {
     for (const Field field :
          {&Setup::num_workers, &Setup::num_servers, &Setup::num_variables,
           &Setup::quorum, &Setup::total, &Setup::num_readers, &Setup::num_items,
-          &Setup::num_epochs}) {
+          &Setup::num_epochs, &Setup::num_trainers, &Setup::max_rows,
+          &Setup::num_keys, &Setup::min_count, &Setup::unused_for}) {
       while (Present().setup.*field > 1 &&
              TrySetup([field](Setup* setup) { setup->*field -= 1; })) {
       }
@@ -99,13 +103,17 @@ class Shrinker {
     using Flag = bool Setup::*;
     for (const Flag flag :
          {&Setup::sparse, &Setup::terms, &Setup::heartbeats, &Setup::strict,
-          &Setup::gathers, &Setup::chief_trains, &Setup::shuffle}) {
+          &Setup::gathers, &Setup::chief_trains, &Setup::shuffle,
+          &Setup::least_recent}) {
       if (Present().setup.*flag) {
         TrySetup([flag](Setup* setup) { setup->*flag = false; });
       }
     }
     if (Present().setup.num_readers > 0) {
       TrySetup([](Setup* setup) { setup->num_readers = 0; });
+    }
+    if (Present().setup.num_trainers > 0) {
+      TrySetup([](Setup* setup) { setup->num_trainers = 0; });
     }
     if (Present().setup.updater_lease > 0) {
       TrySetup([](Setup* setup) { setup->updater_lease = 0; });
@@ -121,7 +129,7 @@ class Shrinker {
       Schedule simpler = Present();
       Event& event = simpler.events[i];
       if (event.kind != EventKind::kSend && event.kind != EventKind::kDeliver &&
-          event.kind != EventKind::kReturn) {
+          event.kind != EventKind::kReturn && event.kind != EventKind::kRun) {
         continue;
       }
       Event go;

@@ -55,15 +55,24 @@ World::World(const Setup& setup, Trace trace)
       Say("    " + Seconds(now_.count()) + " work queue: " + line);
     };
   }
+  WatchedTable::Log table_log;
+  if (trace_) {
+    table_log = [this](const std::string& line) {
+      Say("    " + Seconds(now_.count()) + " table: " + line);
+    };
+  }
   for (int i = 0; i < setup.num_servers; ++i) {
     servers_.push_back(std::make_unique<Server>(
-        i, setup, [this] { return now_; }, &twin_, log, queue_log));
+        i, setup, [this] { return now_; }, &twin_, log, queue_log, table_log));
   }
   for (int i = 0; i < setup.num_workers; ++i) {
     workers_.push_back(std::make_unique<Worker>(i, &cluster_));
   }
   for (int i = 0; i < setup.num_workers * setup.num_readers; ++i) {
     readers_.push_back(std::make_unique<Reader>(i, &cluster_));
+  }
+  for (int i = 0; i < setup.num_workers * setup.num_trainers; ++i) {
+    trainers_.push_back(std::make_unique<Trainer>(i, &cluster_));
   }
 }
 
@@ -83,6 +92,11 @@ bool World::Apply(const Event& event) {
     case EventKind::kDeliver: {
       Call* call = Find(event, Call::State::kOnItsWay);
       happened = call != nullptr && Deliver(call);
+      break;
+    }
+    case EventKind::kRun: {
+      Call* call = Find(event, Call::State::kRuns);
+      happened = call != nullptr && Run(call);
       break;
     }
     case EventKind::kReturn: {
@@ -155,6 +169,10 @@ Actor* World::ActorOf(const Task& task) {
       return static_cast<size_t>(task.number) < readers_.size()
                  ? readers_[task.number].get()
                  : nullptr;
+    case Task::Job::kTrainer:
+      return static_cast<size_t>(task.number) < trainers_.size()
+                 ? trainers_[task.number].get()
+                 : nullptr;
   }
   return nullptr;
 }
@@ -172,6 +190,9 @@ std::vector<Actor*> World::ActorsIn(const Task& process) {
   }
   for (const auto& reader : readers_) {
     add(reader.get());
+  }
+  for (const auto& trainer : trainers_) {
+    add(trainer.get());
   }
   return actors;
 }
@@ -221,11 +242,14 @@ bool World::Go(Actor* actor) {
 }
 
 bool World::Bring(Call* call) {
-  const bool was_delivered =
-      call->state == Call::State::kOnItsWay && Deliver(call);
-  return (call->state == Call::State::kComesBack && Return(call)) ||
-         was_delivered;
+  bool has_moved = call->state == Call::State::kOnItsWay && Deliver(call);
+  while (call->state == Call::State::kRuns && Run(call)) {
+    has_moved = true;
+  }
+  return (call->state == Call::State::kComesBack && Return(call)) || has_moved;
 }
+
+bool World::Run(Call* call) { return servers_[call->to.number]->Run(call); }
 
 bool World::Deliver(Call* call) {
   if (IsCut(call->from, call->to)) {
@@ -301,8 +325,9 @@ bool World::Break(const Event& event) {
   }
   for (Call* call : broken) {
     ActorOf(call->from)->Lose(call);
-    // The server does not know of it: waits there go on.
-    if (call->state != Call::State::kWaits) {
+    // The server does not know of it: waits and ops there go on.
+    if (call->state != Call::State::kWaits &&
+        call->state != Call::State::kRuns) {
       Drop(call);
     }
   }
@@ -335,7 +360,9 @@ void World::EndCallsOf(const Actor& actor) {
   // Servers notice that the connection is closed, unless the link is cut.
   for (size_t i = 0; i < calls_.size(); ++i) {
     Call* call = calls_[i].get();
-    if (call->from == actor.task() && call->state == Call::State::kWaits &&
+    if (call->from == actor.task() &&
+        (call->state == Call::State::kWaits ||
+         call->state == Call::State::kRuns) &&
         !IsCut(call->from, call->to)) {
       servers_[call->to.number]->Cancel(call);
     }
@@ -498,6 +525,17 @@ bool World::ApplyToChief(const Event& event) {
       return has_queue() && call.count >= WorkQueue::kNoLimit &&
              chief_.CallBeside(call);
     }
+    case EventKind::kMaintain:
+      return has_table() &&
+             chief_.CallBeside(chief_.NewTableCall(CallKind::kMaintain));
+    case EventKind::kSaveTable:
+      return has_table() &&
+             chief_.CallBeside(chief_.NewTableCall(CallKind::kSaveTable));
+    case EventKind::kLoadTable: {
+      Call call = chief_.NewTableCall(CallKind::kLoadTable);
+      call.saved_table = cluster_.saved_table;
+      return call.saved_table != nullptr && chief_.CallBeside(call);
+    }
     default:
       return false;
   }
@@ -579,10 +617,14 @@ void World::Digest(const Event& event) {
       servers_[0]->is_up() ? servers_[0]->gate()->Stats() : SyncGateStats();
   const WorkQueueStats read =
       queue() != nullptr ? queue()->Stats() : WorkQueueStats();
+  const DynamicTable::Counts rows = servers_.back()->table() != nullptr
+                                        ? servers_.back()->table()->Counts()
+                                        : DynamicTable::Counts();
   for (const int64_t part :
        {static_cast<int64_t>(event.kind), now_.count(), stats.round,
         stats.admitted, stats.committed, stats.late, stats.stale,
-        read.handed_out, read.done, read.given_back, read.late,
+        read.handed_out, read.done, read.given_back, read.late, rows.in_use,
+        rows.admitted, rows.evicted, rows.dropped,
         static_cast<int64_t>(calls_.size())}) {
     digest_ = (digest_ ^ static_cast<uint64_t>(part)) * 0x100000001b3;
     digest_ ^= digest_ >> 31;

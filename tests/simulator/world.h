@@ -15,6 +15,7 @@
 #include "tests/simulator/reader.h"
 #include "tests/simulator/schedule.h"
 #include "tests/simulator/server.h"
+#include "tests/simulator/trainer.h"
 #include "tests/simulator/twin.h"
 #include "tests/simulator/worker.h"
 
@@ -49,6 +50,7 @@ class World {
   std::vector<std::unique_ptr<Worker>>& workers() { return workers_; }
   std::vector<std::unique_ptr<Server>>& servers() { return servers_; }
   std::vector<std::unique_ptr<Reader>>& readers() { return readers_; }
+  std::vector<std::unique_ptr<Trainer>>& trainers() { return trainers_; }
   // Null if there is none at present.
   WatchedQueue* queue() const { return servers_.back()->queue(); }
   bool queue_was_lost() const { return servers_.back()->life() > 1; }
@@ -75,6 +77,7 @@ class World {
   // Moves a call as far as possible without waiting; returns whether it moved.
   bool Bring(Call* call);
   bool Deliver(Call* call);
+  bool Run(Call* call);
   void CheckFailedTake(const Call& call);
   bool Return(Call* call);
   void Drop(Call* call);
@@ -91,6 +94,7 @@ class World {
   bool ApplyToReader(const Event& event);
   bool ApplyToLink(const Event& event);
   bool has_queue() const { return cluster_.setup.num_readers > 0; }
+  bool has_table() const { return cluster_.setup.num_trainers > 0; }
   void CheckErrors();
   void Digest(const Event& event);
   void Say(const std::string& what);
@@ -110,6 +114,7 @@ class World {
   std::vector<std::unique_ptr<Call>> calls_;  // in their order
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::unique_ptr<Reader>> readers_;
+  std::vector<std::unique_ptr<Trainer>> trainers_;
   std::vector<std::unique_ptr<Server>> servers_;
   std::vector<std::pair<Task, Task>> cuts_;
 };

@@ -366,4 +366,144 @@ MUTANTS = [
         "work_queue.cc",
         (" && !held_.empty() && !reads_on;", " && !held_.empty();"),
     ),
+    # --- Tables that grow ---
+    _mutant(
+        "a_gradient_is_not_checked_for_its_key",
+        "table/dynamic_table.cc",
+        (
+            "    if (columns.key(row) == ReadOnce(&keys[i]) &&\n"
+            "        columns.use(row).is_in_use()) {",
+            "    if (columns.use(row).is_in_use()) {",
+        ),
+    ),
+    _mutant(
+        "a_row_is_free_without_a_rest",
+        "table/dynamic_table.cc",
+        (
+            "      columns.set_use(row, {RowUse::kRests, 0});",
+            "      columns.set_use(row, {0, 0});",
+        ),
+        ("    resting_.push_back(row);\n  }", "    PushFree(&row, 1);\n  }"),
+    ),
+    _mutant(
+        "a_rest_ends_at_a_restore",
+        "table/dynamic_table.cc",
+        (
+            "      resting_.push_back(static_cast<int32_t>(row));",
+            "      columns.set_use(row, {0, 0});\n"
+            "      free_.push_back(static_cast<int32_t>(row));",
+        ),
+    ),
+    _mutant(
+        "a_rest_is_not_kept_at_a_restore",
+        "table/dynamic_table.cc",
+        ("      resting_.push_back(static_cast<int32_t>(row));", ""),
+    ),
+    _mutant(
+        "a_row_that_is_used_meanwhile_is_evicted",
+        "table/dynamic_table.cc",
+        ("          !IsTaken(eviction, columns.use(row)) ||\n", ""),
+    ),
+    _mutant(
+        "a_key_that_has_got_a_row_gets_another",
+        "table/dynamic_table.cc",
+        (
+            "        row = segment.Find(asked.hash, asked.key, columns.keys());\n"
+            "        if (row >= 0) {\n"
+            "          columns.set_use(row, UsedOnceMore(columns.use(row), "
+            "use.last_use));",
+            "        if (row >= 0) {\n"
+            "          columns.set_use(row, UsedOnceMore(columns.use(row), "
+            "use.last_use));",
+        ),
+    ),
+    _mutant(
+        "a_row_for_a_key_that_has_got_another_is_lost",
+        "table/dynamic_table.cc",
+        ("      PushFree(&free_rows[i], 1);\n", ""),
+    ),
+    _mutant(
+        "what_was_taken_before_a_restore_is_given_back_after_it",
+        "table/dynamic_table.cc",
+        (
+            "  if (build == build_) {\n    PushFree(rows, size);",
+            "  if (build >= 0) {\n    PushFree(rows, size);",
+        ),
+    ),
+    _mutant(
+        "what_rested_before_a_restore_rests_after_it",
+        "table/dynamic_table.cc",
+        (
+            "  if (build == build_) {\n    resting_.insert(",
+            "  if (build >= 0) {\n    resting_.insert(",
+        ),
+    ),
+    _mutant(
+        "a_lookup_that_fails_keeps_its_rows",
+        "table/new_rows.cc",
+        (
+            "    index_->table(table).GiveBack(",
+            "    if (end < 0) index_->table(table).GiveBack(",
+        ),
+    ),
+    _mutant(
+        "a_row_keeps_the_vector_of_the_key_before",
+        "table/new_rows.cc",
+        ("            initial.Draw(keys_[i], width, vectors + row * width);\n", ""),
+    ),
+    _mutant(
+        "a_row_keeps_the_slots_of_the_key_before",
+        "table/table_maintenance.cc",
+        ("    reset_slots(rows()[i]);\n", ""),
+    ),
+    _mutant(
+        "a_maintenance_does_not_wait_for_lookups",
+        "table/table_maintenance.cc",
+        (
+            "        phase_ = Phase::kSettle;\n        return Next::kWait;\n",
+            "        phase_ = Phase::kSettle;\n        break;\n",
+        ),
+    ),
+    _mutant(
+        "last_uses_are_not_settled",
+        "table/table_maintenance.cc",
+        (
+            "rules_[table_].unused_for > 0;",
+            "rules_[table_].unused_for > 1000;",
+        ),
+    ),
+    _mutant(
+        "a_maintenance_that_fails_loses_rows_that_rest",
+        "table/table_maintenance.cc",
+        ("{ PutBackResting(); }", "= default;"),
+    ),
+    _mutant(
+        "a_maintenance_goes_on_with_what_was_restored_while_it_waited",
+        "table/table_maintenance.cc",
+        (
+            "  if (index_->num_builds() != num_builds_) {\n    return Next::kAborted;",
+            "  if (index_->num_builds() < 0) {\n    return Next::kAborted;",
+        ),
+    ),
+    _mutant(
+        "a_maintenance_goes_on_with_what_was_restored_while_it_kept_rows",
+        "table/table_maintenance.cc",
+        (
+            "  if (index_->num_builds() != num_builds_) {\n    return false;",
+            "  if (index_->num_builds() < 0) {\n    return false;",
+        ),
+    ),
+    _mutant(
+        "a_restore_sets_the_clock_back",
+        "table/table_index.cc",
+        ("  clock_ = clock;\n", ""),
+    ),
+    _mutant(
+        "restored_rows_count_as_settled",
+        "table/table_index.cc",
+        (
+            "  settled_before_ = clock;\n  return",
+            "  settled_before_ = clock + 1;\n  return",
+        ),
+    ),
 ]

@@ -20,10 +20,9 @@
 #include "tf_syncrep/cc/kernels/table_request.h"
 #include "tf_syncrep/cc/lib/array.h"
 #include "tf_syncrep/cc/lib/memory_guard.h"
-#include "tf_syncrep/cc/lib/mutex.h"
 #include "tf_syncrep/cc/lib/rows/row_gather.h"
-#include "tf_syncrep/cc/lib/rows/row_locks.h"
 #include "tf_syncrep/cc/lib/rows/row_order.h"
+#include "tf_syncrep/cc/lib/table/new_rows.h"
 #include "tf_syncrep/cc/tf/device_sharder.h"
 #include "tf_syncrep/cc/tf/head_room.h"
 #include "tf_syncrep/cc/tf/lib_type.h"
@@ -41,9 +40,6 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using tensorflow::TensorShapeUtils;
-
-// Initial vectors take so long that few elements are worth another thread.
-constexpr int64_t kMinDrawnPerThread = 2048;
 
 absl::Status OutOfMemoryFor(int64_t num_keys) {
   return OutOfMemory(absl::StrCat("a lookup of ", num_keys, " keys"),
@@ -95,114 +91,6 @@ absl::Status CheckVectors(const Tensor& vectors) {
   }
   return absl::OkStatus();
 }
-
-// The keys that are about to get rows, table by table, and free rows for them.
-class NewRows {
- public:
-  explicit NewRows(TableIndexResource* index) : index_(index) {}
-  ~NewRows() { GiveBack(); }
-  NewRows(const NewRows&) = delete;
-  NewRows& operator=(const NewRows&) = delete;
-
-  bool Allocate(int64_t size) {
-    return keys_.Allocate(size) && places_.Allocate(size) &&
-           free_rows_.Allocate(size) && rows_.Allocate(size);
-  }
-
-  // Appends a key, and its place in the caller's arrays.
-  void Append(int64_t key, int64_t place) {
-    keys_[end_] = key;
-    places_[end_++] = place;
-  }
-
-  // Takes rows for the keys that were appended since the last call, all of
-  // which belong to `table`. Keys for which there is no row are removed again,
-  // and `num_refused` is set to their number.
-  absl::Status Take(int64_t table, int64_t* num_refused) {
-    const int64_t build = index_->table(table).build();
-    const int64_t taken = index_->table(table).TakeFree(
-        end_ - size(), free_rows_.data() + size());
-    if (taken < 0) {
-      return OutOfMemoryFor(end_);
-    }
-    *num_refused = end_ - size() - taken;
-    end_ = size() + taken;
-    if (taken > 0) {
-      taken_.push_back({table, end_, build});
-    }
-    return absl::OkStatus();
-  }
-
-  int64_t size() const { return taken_.empty() ? 0 : taken_.back().end; }
-  const int32_t* free_rows() const { return free_rows_.data(); }
-
-  // Gives the rows their initial vectors. No lookup can find the rows yet.
-  template <typename T>
-  void Draw(OpKernelContext* ctx, int64_t width, T* vectors) const {
-    int64_t begin = 0;
-    DeviceSharder sharder(ctx);
-    for (const auto& [table, end, build] : taken_) {
-      const InitialValues& initial = index_->initial_values(table);
-      const int64_t first = begin;
-      sharder.RunParts(
-          end - first, std::max<int64_t>(1, kMinDrawnPerThread / (width + 1)),
-          1, [&](int64_t from, int64_t to) {
-            for (int64_t i = first + from; i < first + to; ++i) {
-              const int64_t row = free_rows_[i];
-              const MutexLock lock(RowLocks::Global().Of(vectors, row));
-              initial.Draw(keys_[i], width, vectors + row * width);
-            }
-          });
-      begin = end;
-    }
-  }
-
-  // Adds the keys to the index, and sets their rows in the caller's array.
-  absl::Status Add(OpKernelContext* ctx, const TableColumns& columns,
-                   const void* vectors, RowUse use, int32_t* rows) {
-    DeviceSharder sharder(ctx);
-    int64_t begin = 0;
-    bool has_memory = true;
-    const auto all_taken = std::move(taken_);
-    taken_.clear();
-    for (const auto& [table, end, build] : all_taken) {
-      bool has_room;
-      index_->table(table).Add(columns, vectors, keys_.data() + begin,
-                               end - begin, use, free_rows_.data() + begin,
-                               rows_.data() + begin, sharder, &has_room);
-      has_memory &= has_room;
-      for (; begin < end; ++begin) {
-        rows[places_[begin]] = rows_[begin];
-      }
-    }
-    return has_memory ? absl::OkStatus() : OutOfMemoryFor(begin);
-  }
-
- private:
-  // The rows of a table.
-  struct Taken {
-    int64_t table;
-    int64_t end;    // where its keys end
-    int64_t build;  // the table's, when they were taken
-  };
-
-  void GiveBack() {
-    int64_t begin = 0;
-    for (const auto& [table, end, build] : taken_) {
-      index_->table(table).GiveBack(free_rows_.data() + begin, end - begin,
-                                    build);
-      begin = end;
-    }
-  }
-
-  TableIndexResource* const index_;
-  Array<int64_t> keys_;
-  Array<int64_t> places_;
-  Array<int32_t> free_rows_;
-  Array<int32_t> rows_;
-  int64_t end_ = 0;
-  std::vector<Taken> taken_;  // of each table that has keys
-};
 
 constexpr int kVectors = 0;  // the place of this variable in a TablePart
 
@@ -313,7 +201,9 @@ class TableFindOp final : public OpKernel {
             rows[i] = DynamicTable::kNoRow;
           }
         }
-        TF_RETURN_IF_ERROR(new_rows.Take(table, &num_refused[table]));
+        if (!new_rows.Take(table, &num_refused[table])) {
+          return OutOfMemoryFor(num_keys);
+        }
       }
       TF_RETURN_IF_ERROR(part->Keep(ctx, kVectors, new_rows.free_rows(),
                                     new_rows.size(), is_same));
@@ -321,9 +211,12 @@ class TableFindOp final : public OpKernel {
         return absl::OkStatus();
       }
       auto* const vectors = part->template data<LibType<T>>(kVectors);
-      new_rows.Draw(ctx, part->tensor(kVectors).dim_size(1), vectors);
-      TF_RETURN_IF_ERROR(new_rows.Add(ctx, part->columns(), vectors,
-                                      {index->clock(), 1}, rows));
+      DeviceSharder sharder(ctx);
+      new_rows.Draw(part->tensor(kVectors).dim_size(1), vectors, sharder);
+      if (!new_rows.Add(part->columns(), vectors, {index->clock(), 1}, rows,
+                        sharder)) {
+        return OutOfMemoryFor(num_keys);
+      }
     }
     for (int64_t i = 0; i < index->num_tables(); ++i) {
       const int32_t* const begin = rows + request.begin(i);
@@ -441,7 +334,9 @@ class TableImportOp final : public OpKernel {
     num_new[table_] =
         std::count_if(rows, rows + size, [](int32_t row) { return row < 0; });
     TF_RETURN_IF_ERROR(CheckMemory(index, num_new, VectorBytes<T>(*part)));
-    TF_RETURN_IF_ERROR(new_rows.Take(table_, &num_refused));
+    if (!new_rows.Take(table_, &num_refused)) {
+      return OutOfMemoryFor(size);
+    }
     if (num_refused > 0) {
       return absl::ResourceExhaustedError(absl::StrCat(
           "the rows of table ", index->options()[table_].name,
@@ -455,9 +350,10 @@ class TableImportOp final : public OpKernel {
       return absl::OkStatus();
     }
     auto* const vectors = part->template data<LibType<T>>(kVectors);
-    new_rows.Draw(ctx, part->tensor(kVectors).dim_size(1), vectors);
-    TF_RETURN_IF_ERROR(
-        new_rows.Add(ctx, part->columns(), vectors, {0, 1}, rows));
+    new_rows.Draw(part->tensor(kVectors).dim_size(1), vectors, sharder);
+    if (!new_rows.Add(part->columns(), vectors, {0, 1}, rows, sharder)) {
+      return OutOfMemoryFor(size);
+    }
     for (int64_t i = 0; i < size; ++i) {
       table.SetUse(part->columns(), keys[i], rows[i], uses[i]);
       index->SetForward(uses[i].last_use);

@@ -126,28 +126,15 @@ class TableGradientOp final : public OpKernel {
     const TableColumns columns = part.columns();
     for (int64_t table = 0; table < index->num_tables(); ++table) {
       DynamicTable& of = index->table(table);
-      int64_t num_dropped = 0;
-      const int64_t end = request.begin(table) + request.size(table);
-      for (int64_t i = request.begin(table); i < end; ++i) {
-        const int32_t row = ReadOnce(&rows[i]);
-        if (row == DynamicTable::kNoRow) {
-          continue;
-        }
-        if (!of.has_row(row)) {
-          return absl::InvalidArgumentError(absl::StrCat(
-              "rows[", i, "] must be a row of table ",
-              index->options()[table].name, ", in [", of.options().first_row,
-              ", ", of.end_row(), "), or -1, but is ", row));
-        }
-        if (columns.key(row) == ReadOnce(&request.keys()[i]) &&
-            columns.use(row).is_in_use()) {
-          kept[(*size)++] = {static_cast<uint32_t>(row),
-                             static_cast<uint32_t>(i)};
-        } else {
-          ++num_dropped;
-        }
+      int64_t bad;
+      if (!of.FindKept(columns, request.keys(), rows, request.begin(table),
+                       request.begin(table) + request.size(table), kept, size,
+                       &bad)) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "rows[", bad, "] must be a row of table ",
+            index->options()[table].name, ", in [", of.options().first_row,
+            ", ", of.end_row(), "), or -1, but is ", ReadOnce(&rows[bad])));
       }
-      of.CountDropped(num_dropped);
     }
     return absl::OkStatus();
   }

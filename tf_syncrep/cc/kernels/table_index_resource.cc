@@ -1,7 +1,5 @@
 #include "tf_syncrep/cc/kernels/table_index_resource.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "tf_syncrep/cc/lib/table/table_columns.h"
 #include "tf_syncrep/cc/tf/out_of_memory.h"
@@ -34,55 +32,30 @@ absl::Status BadColumns(const TableOptions& table, int64_t row,
 
 }  // namespace
 
-TableIndexResource::TableIndexResource(const std::vector<TableOptions>& options)
-    : options_(options) {
-  for (const TableOptions& table : options_) {
-    tables_.push_back(std::make_unique<DynamicTable>(table.rows));
-    initial_values_.emplace_back(table.initial_kind, table.initial_first,
-                                 table.initial_second,
-                                 static_cast<uint64_t>(table.seed), table.name);
-    num_rows_ = std::max(num_rows_, tables_.back()->end_row());
-  }
-}
-
 std::string TableIndexResource::DebugString() const {
-  return absl::StrCat("TableIndex of ", tables_.size(), " tables");
+  return absl::StrCat("TableIndex of ", num_tables(), " tables");
 }
 
 bool TableIndexResource::IsBuiltFrom(const Tensor& keys,
                                      const Tensor& uses) const {
-  return num_builds_ > 0 && keys_.IsInitialized() &&
+  return num_builds() > 0 && keys_.IsInitialized() &&
          keys_.data() == keys.data() && uses_.data() == uses.data();
 }
 
-absl::Status TableIndexResource::Build(const Tensor& keys, const Tensor& uses) {
+absl::Status TableIndexResource::BuildFrom(const Tensor& keys,
+                                           const Tensor& uses) {
   const TableColumns columns(Data<int64_t>(keys), uses.data());
-  ++num_builds_;
   keys_ = Tensor();
   uses_ = Tensor();
-  int32_t clock = 0;
-  for (size_t i = 0; i < tables_.size(); ++i) {
-    int64_t bad_row = -1;
-    const DynamicTable::BuildStatus status =
-        tables_[i]->Build(columns, &bad_row);
-    if (status != DynamicTable::BuildStatus::kOk) {
-      return BadColumns(options_[i], bad_row, columns, status);
-    }
-    clock = std::max(clock, tables_[i]->last_use());
+  int64_t bad_table = -1;
+  int64_t bad_row = -1;
+  const DynamicTable::BuildStatus status = Build(columns, &bad_table, &bad_row);
+  if (status != DynamicTable::BuildStatus::kOk) {
+    return BadColumns(options()[bad_table], bad_row, columns, status);
   }
-  // Some rows may not have been through a maintenance since their last use.
-  clock_ = clock;
-  settled_before_ = clock;
   keys_ = keys;
   uses_ = uses;
   return absl::OkStatus();
-}
-
-void TableIndexResource::SetForward(int32_t last_use) {
-  if (last_use > clock_) {
-    clock_ = last_use;
-    settled_before_ = last_use;
-  }
 }
 
 absl::Status LookupTableIndex(

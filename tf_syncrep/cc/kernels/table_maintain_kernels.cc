@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/casts.h"
@@ -21,10 +21,9 @@
 #include "tensorflow/core/framework/types.h"
 #include "tf_syncrep/cc/kernels/table_index_resource.h"
 #include "tf_syncrep/cc/kernels/table_part.h"
-#include "tf_syncrep/cc/lib/array.h"
 #include "tf_syncrep/cc/lib/float16.h"
-#include "tf_syncrep/cc/lib/mutex.h"
-#include "tf_syncrep/cc/lib/rows/row_locks.h"
+#include "tf_syncrep/cc/lib/table/dynamic_table.h"
+#include "tf_syncrep/cc/lib/table/table_maintenance.h"
 #include "tf_syncrep/cc/tf/locked_variables.h"
 #include "tf_syncrep/cc/tf/out_of_memory.h"
 #include "tf_syncrep/cc/tf/scalar_input.h"
@@ -40,9 +39,6 @@ using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using Order = DynamicTable::Order;
-
-// So many rows are changed before locks are given up for a moment.
-constexpr int64_t kRowsAtOnce = 4096;
 
 constexpr int kVectorsInput = 1;
 constexpr int kVectors = 0;  // the place of this variable in a TablePart
@@ -122,30 +118,19 @@ class TableMaintainOp final : public OpKernel {
     TablePart part(index.get(), /*keys=*/2, /*uses=*/3);
     OP_REQUIRES_OK(ctx, AddVariables(ctx, &part));
     OP_REQUIRES_OK(ctx, part.Lock(ctx));
-    const int32_t last_clock = index->clock();
-    index->set_clock(static_cast<int32_t>(
-        std::min<int64_t>(step + 1, std::numeric_limits<int32_t>::max())));
-    part.Unlock();
-    // This waits for the lock that lookups hold. Those that began before the
-    // last maintenance ended may still read vectors of rows that rest, and
-    // others may use rows at the last clock.
-    {
-      LockedVariables barrier;
-      OP_REQUIRES_OK(
-          ctx, barrier.Lock(ctx, {{kVectorsInput, "vectors", dtype_,
-                                   LockedVariables::Access::kExclusive}}));
+    std::vector<TableMaintenance::Rules> rules;
+    rules.reserve(num_tables);
+    for (size_t i = 0; i < num_tables; ++i) {
+      rules.push_back({orders_[i], unused_for_[i]});
     }
-    OP_REQUIRES_OK(ctx, part.Lock(ctx));
+    TableMaintenance maintenance(index.get(), std::move(rules),
+                                 static_cast<int32_t>(step));
     Tensor* evicted;
     OP_REQUIRES_OK(ctx,
                    ctx->allocate_output(0, {index->num_tables()}, &evicted));
-    OP_REQUIRES_OK(ctx, Settle(ctx, index.get(), part, last_clock,
-                               static_cast<int32_t>(step)));
-    for (int64_t i = 0; i < index->num_tables(); ++i) {
-      OP_REQUIRES_OK(ctx, FreeRested(ctx, index.get(), i, &part));
-      OP_REQUIRES_OK(ctx, Evict(ctx, index.get(), i, static_cast<int32_t>(step),
-                                &part, &Data<int64_t>(*evicted)[i]));
-    }
+    OP_REQUIRES_OK(ctx, Run(ctx, *index, &maintenance, &part));
+    std::copy(maintenance.num_evicted().begin(),
+              maintenance.num_evicted().end(), Data<int64_t>(*evicted));
   }
 
  private:
@@ -180,107 +165,59 @@ class TableMaintainOp final : public OpKernel {
     return absl::OkStatus();
   }
 
-  // Gives up the locks of the variables for a moment, keeps rows for
-  // checkpoints, and then calls `change`, which changes these rows.
-  static absl::Status Change(OpKernelContext* ctx, TablePart* part,
-                             const int32_t* rows, int64_t size,
-                             const std::function<void()>& change) {
-    TF_RETURN_IF_ERROR(CheckNotCancelled(ctx));
-    bool is_same;
-    TF_RETURN_IF_ERROR(part->Keep(ctx, kVectors, rows, size, &is_same));
-    if (!is_same) {
-      return absl::AbortedError(
-          "keys or uses were assigned in the middle of their maintenance.");
-    }
-    change();
-    return absl::OkStatus();
+  static absl::Status Aborted() {
+    return absl::AbortedError(
+        "keys or uses were assigned in the middle of their maintenance.");
   }
 
-  absl::Status FreeRested(OpKernelContext* ctx, TableIndexResource* index,
-                          int64_t number, TablePart* part) const {
-    DynamicTable& table = index->table(number);
-    bool has_memory;
-    const int64_t build = table.build();
-    const Array<int32_t> rested = table.TakeResting(&has_memory);
-    if (!has_memory) {
-      return OutOfMemory("the rows that rest", 4 * table.options().capacity);
-    }
-    for (int64_t begin = 0; begin < rested.size(); begin += kRowsAtOnce) {
-      const int64_t size = std::min(kRowsAtOnce, rested.size() - begin);
-      const int32_t* const rows = rested.data() + begin;
-      const absl::Status status = Change(ctx, part, rows, size, [&] {
-        ResetSlots(part, rows, size);
-        table.Free(part->columns(), part->tensor(kVectors).data(), rows, size);
-      });
-      if (!status.ok()) {
-        table.PutBackResting(rows, rested.size() - begin, build);
-        return status;
-      }
-    }
-    return absl::OkStatus();
-  }
-
-  void ResetSlots(TablePart* part, const int32_t* rows, int64_t size) const {
-    const void* const vectors = part->tensor(kVectors).data();
-    for (int64_t i = 0; i < size; ++i) {
-      const MutexLock lock(RowLocks::Global().Of(vectors, rows[i]));
+  absl::Status Run(OpKernelContext* ctx, const TableIndexResource& index,
+                   TableMaintenance* maintenance, TablePart* part) const {
+    const auto reset_slots = [&](int64_t row) {
       for (size_t k = 0; k < slot_initials_.size(); ++k) {
-        ResetRow(part->tensor(kFirstSlot + static_cast<int>(k)), rows[i],
+        ResetRow(part->tensor(kFirstSlot + static_cast<int>(k)), row,
                  slot_initials_[k]);
       }
-    }
-  }
-
-  // Settles the last uses of rows. A row may have been used until right now,
-  // although its use has the time of the last maintenance. If the clock was set
-  // back, as by a restore without the optimizer's state, rows count as used
-  // right now where their last uses are still to come.
-  absl::Status Settle(OpKernelContext* ctx, TableIndexResource* index,
-                      const TablePart& part, int32_t last_clock,
-                      int32_t step) const {
-    const bool is_set_back =
-        std::max(last_clock, index->settled_before()) > index->clock();
-    for (int64_t i = 0; i < index->num_tables(); ++i) {
-      DynamicTable& table = index->table(i);
-      const bool has_to = is_set_back || unused_for_[i] > 0;
-      const int64_t end = has_to ? table.first_unused_row() : 0;
-      for (int64_t row = table.options().first_row; row < end;
-           row += kRowsAtOnce) {
-        TF_RETURN_IF_ERROR(CheckNotCancelled(ctx));
-        table.Settle(part.columns(), row, std::min(end, row + kRowsAtOnce),
-                     index->settled_before(), last_clock, step);
+    };
+    while (true) {
+      switch (maintenance->GoOn(part->columns())) {
+        case TableMaintenance::Next::kWait: {
+          part->Unlock();
+          {
+            LockedVariables barrier;
+            TF_RETURN_IF_ERROR(
+                barrier.Lock(ctx, {{kVectorsInput, "vectors", dtype_,
+                                    LockedVariables::Access::kExclusive}}));
+          }
+          TF_RETURN_IF_ERROR(part->Lock(ctx));
+          break;
+        }
+        case TableMaintenance::Next::kGoOn:
+          TF_RETURN_IF_ERROR(CheckNotCancelled(ctx));
+          break;
+        case TableMaintenance::Next::kChange: {
+          TF_RETURN_IF_ERROR(CheckNotCancelled(ctx));
+          bool is_same;
+          TF_RETURN_IF_ERROR(part->Keep(ctx, kVectors, maintenance->rows(),
+                                        maintenance->num_rows(), &is_same));
+          if (!maintenance->Change(part->columns(),
+                                   part->tensor(kVectors).data(),
+                                   reset_slots)) {
+            return Aborted();
+          }
+          break;
+        }
+        case TableMaintenance::Next::kNoMemory: {
+          const TableOptions& table = index.options()[maintenance->table()];
+          return OutOfMemory(
+              absl::StrCat("a maintenance of table ", table.name),
+              (1 << 19) + 12 * table.rows.capacity);
+        }
+        case TableMaintenance::Next::kAborted:
+          return Aborted();
+        case TableMaintenance::Next::kOver:
+          return absl::OkStatus();
       }
     }
-    index->set_settled_before(index->clock());
-    return absl::OkStatus();
-  }
-
-  absl::Status Evict(OpKernelContext* ctx, TableIndexResource* index,
-                     int64_t number, int32_t step, TablePart* part,
-                     int64_t* num_evicted) const {
-    DynamicTable& table = index->table(number);
-    *num_evicted = 0;
-    absl::Status no_memory = OutOfMemory(
-        absl::StrCat("an eviction from table ", index->options()[number].name),
-        (1 << 19) + 8 * table.options().capacity);
-    DynamicTable::Eviction eviction;
-    Array<int32_t> rows;
-    if (!rows.Allocate(kRowsAtOnce) ||
-        !table.PlanEviction(part->columns(), step, unused_for_[number],
-                            orders_[number], &eviction)) {
-      return no_memory;
-    }
-    int64_t from = table.options().first_row;
-    while (from < table.end_row()) {
-      const int64_t size = table.Collect(part->columns(), &eviction, &from,
-                                         kRowsAtOnce, rows.data());
-      TF_RETURN_IF_ERROR(Change(ctx, part, rows.data(), size, [&] {
-        *num_evicted +=
-            table.Evict(part->columns(), part->tensor(kVectors).data(),
-                        eviction, rows.data(), size);
-      }));
-    }
-    return absl::OkStatus();
   }
 
   DataType dtype_;

@@ -99,7 +99,7 @@ absl::Status TablePart::Lock(OpKernelContext* ctx) {
         TF_RETURN_IF_ERROR(locked.Align(ctx, i));
       }
       TF_RETURN_IF_ERROR(
-          index_->Build(locked.tensor(kKeys), locked.tensor(kUses)));
+          index_->BuildFrom(locked.tensor(kKeys), locked.tensor(kUses)));
     }
   }
 }

@@ -346,7 +346,32 @@ void DynamicTable::CountWithoutRow(int64_t num, int64_t num_refused) {
   refused_ += num_refused;
 }
 
-void DynamicTable::CountDropped(int64_t num) { dropped_ += num; }
+bool DynamicTable::FindKept(const TableColumns& columns, const int64_t* keys,
+                            const int32_t* rows, int64_t begin, int64_t end,
+                            RowOccurrence<uint32_t>* kept, int64_t* num_kept,
+                            int64_t* bad) {
+  int64_t num_dropped = 0;
+  for (int64_t i = begin; i < end; ++i) {
+    // Both are read once, since others may change them meanwhile.
+    const int32_t row = ReadOnce(&rows[i]);
+    if (row == kNoRow) {
+      continue;
+    }
+    if (!has_row(row)) {
+      *bad = i;
+      return false;
+    }
+    if (columns.key(row) == ReadOnce(&keys[i]) &&
+        columns.use(row).is_in_use()) {
+      kept[(*num_kept)++] = {static_cast<uint32_t>(row),
+                             static_cast<uint32_t>(i)};
+    } else {
+      ++num_dropped;
+    }
+  }
+  dropped_ += num_dropped;
+  return true;
+}
 
 Array<int32_t> DynamicTable::TakeResting(bool* has_memory) {
   Array<int32_t> rows;

@@ -1,0 +1,45 @@
+#include "tf_syncrep/cc/lib/table/table_index.h"
+
+#include <algorithm>
+
+namespace tf_syncrep {
+
+TableIndex::TableIndex(const std::vector<TableOptions>& options)
+    : options_(options) {
+  for (const TableOptions& table : options_) {
+    tables_.push_back(std::make_unique<DynamicTable>(table.rows));
+    initial_values_.emplace_back(table.initial_kind, table.initial_first,
+                                 table.initial_second,
+                                 static_cast<uint64_t>(table.seed), table.name);
+    num_rows_ = std::max(num_rows_, tables_.back()->end_row());
+  }
+}
+
+DynamicTable::BuildStatus TableIndex::Build(const TableColumns& columns,
+                                            int64_t* bad_table,
+                                            int64_t* bad_row) {
+  ++num_builds_;
+  int32_t clock = 0;
+  for (int64_t i = 0; i < num_tables(); ++i) {
+    const DynamicTable::BuildStatus status =
+        tables_[i]->Build(columns, bad_row);
+    if (status != DynamicTable::BuildStatus::kOk) {
+      *bad_table = i;
+      return status;
+    }
+    clock = std::max(clock, tables_[i]->last_use());
+  }
+  // Some rows may not have been through a maintenance since their last use.
+  clock_ = clock;
+  settled_before_ = clock;
+  return DynamicTable::BuildStatus::kOk;
+}
+
+void TableIndex::SetForward(int32_t last_use) {
+  if (last_use > clock_) {
+    clock_ = last_use;
+    settled_before_ = last_use;
+  }
+}
+
+}  // namespace tf_syncrep

@@ -2,11 +2,13 @@
 
 #include "tf_syncrep/cc/lib/rules/apply_rule.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <random>
 #include <thread>
 #include <vector>
@@ -418,29 +420,35 @@ TYPED_TEST(ApplyRuleTest, SparseUpdateMovesEachNamedRowOnceByItsSum) {
 
 TYPED_TEST(ApplyRuleTest, BitsDependNeitherOnThreadsNorOnInstructionSet) {
   using T = typename TestFixture::T;
-  for (const int64_t row_size : {37, 1500}) {
-    const int64_t num = row_size > 1000 ? 200 : 3000;
-    const int64_t range = num / 6;
-    const std::vector<int64_t> rows = RandomRows(num, range, 9);
-    const auto sparse_grad = RandomGradient<T>(num * row_size, 10);
-    const auto dense_grad = RandomGradient<T>(range * row_size, 11);
-    const auto run = [&](int threads, CpuLevel level) {
-      ThreadSharder sharder(threads);
-      const auto rule = RuleOf<T>(this->rule_, level);
-      typename TestFixture::RuleTable table(range, row_size, 12);
-      ApplyRule<T>(rule, range, row_size, dense_grad.data(), {}, table.arrays(),
-                   sharder);
-      SparseApplyRule<T>(rule, GroupsOf(rows), row_size, sparse_grad.data(),
-                         table.arrays(), sharder, level);
-      return table;
-    };
-    const auto expected = run(1, CpuLevel::kBaseline);
-    for (int level = 0; level <= static_cast<int>(BestCpuLevel()); ++level) {
-      for (const int threads : {1, 2, 5}) {
-        EXPECT_TRUE(
-            expected.SameBits(run(threads, static_cast<CpuLevel>(level))))
-            << CpuLevelName(static_cast<CpuLevel>(level)) << ", " << threads
-            << " threads";
+  for (const bool distinct : {false, true}) {
+    for (const int64_t row_size : {37, 1500}) {
+      const int64_t num = row_size > 1000 ? 200 : 3000;
+      const int64_t range = distinct ? num : num / 6;
+      std::vector<int64_t> rows = RandomRows(num, range, 9);
+      if (distinct) {
+        std::iota(rows.begin(), rows.end(), 0);
+        std::shuffle(rows.begin(), rows.end(), std::mt19937_64(9));
+      }
+      const auto sparse_grad = RandomGradient<T>(num * row_size, 10);
+      const auto dense_grad = RandomGradient<T>(range * row_size, 11);
+      const auto run = [&](int threads, CpuLevel level) {
+        ThreadSharder sharder(threads);
+        const auto rule = RuleOf<T>(this->rule_, level);
+        typename TestFixture::RuleTable table(range, row_size, 12);
+        ApplyRule<T>(rule, range, row_size, dense_grad.data(), {},
+                     table.arrays(), sharder);
+        SparseApplyRule<T>(rule, GroupsOf(rows), row_size, sparse_grad.data(),
+                           table.arrays(), sharder, level);
+        return table;
+      };
+      const auto expected = run(1, CpuLevel::kBaseline);
+      for (int level = 0; level <= static_cast<int>(BestCpuLevel()); ++level) {
+        for (const int threads : {1, 2, 5}) {
+          EXPECT_TRUE(
+              expected.SameBits(run(threads, static_cast<CpuLevel>(level))))
+              << CpuLevelName(static_cast<CpuLevel>(level)) << ", " << threads
+              << " threads, distinct: " << distinct;
+        }
       }
     }
   }
@@ -460,15 +468,20 @@ TYPED_TEST(ApplyRuleTest, NothingToDoTouchesNothing) {
   EXPECT_TRUE(table.SameBits(before));
 }
 
-// Updates of one row by several threads: each is whole, and none is lost.
+// Updates of the same rows by several threads: each is whole, and none is lost,
+// and nobody waits for somebody who waits.
 TYPED_TEST(ApplyRuleTest, ConcurrentSparseUpdatesAreAtomicByRow) {
   using T = typename TestFixture::T;
   constexpr int kThreads = 4;
   // They take longer than it takes to start a thread, so that threads meet.
-  constexpr int kUpdates = 2000;
+  constexpr int kUpdates = 1000;
   const int64_t row_size = 70;
-  // The gradients are equal, so that the order does not matter.
-  const std::vector<int64_t> rows = {2, 0, 2, 1, 2, 0};
+  // Some rows are there several times. Of the others, several are locked at a
+  // time. The gradients are equal, so that the order does not matter.
+  std::vector<int64_t> rows = {2, 0, 2, 1, 2, 0};
+  for (int64_t row = 3; row < 20; ++row) {
+    rows.push_back(row);
+  }
   const std::vector<T> grad(rows.size() * row_size, Narrow<T>(0.25f));
   const auto rule = RuleOf<T>(this->rule_);
   const RowGroups groups = GroupsOf(rows);
@@ -479,7 +492,7 @@ TYPED_TEST(ApplyRuleTest, ConcurrentSparseUpdatesAreAtomicByRow) {
                          sharder);
     }
   };
-  typename TestFixture::RuleTable expected(3, row_size, 14);
+  typename TestFixture::RuleTable expected(20, row_size, 14);
   auto table = expected;
   update(&expected, kThreads * kUpdates);
   std::vector<std::thread> threads;

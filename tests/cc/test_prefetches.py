@@ -24,7 +24,7 @@ AT_LEAST = {
     "accumulator_sparse.cc": 4 * 2,
     "rows/row_combine.cc": 4 * 3,
     "rows/row_gather.cc": 6 * 2,
-    "rules/apply_rule.cc": 4 * 2,
+    "rules/apply_rule.cc": 4 * 2 * 2,
     # Buckets and keys to find, and uses beside them to use and to add.
     "table/dynamic_table.cc": 2 + 3 + 3,
     "table/key_segment.cc": 1,

@@ -18,6 +18,9 @@
 // For a function: the mutex that its caller must hold, or must not hold.
 #define TF_SYNCREP_REQUIRES(mu) TF_SYNCREP_ATTRIBUTE(requires_capability(mu))
 #define TF_SYNCREP_EXCLUDES(mu) TF_SYNCREP_ATTRIBUTE(locks_excluded(mu))
+// For a function that takes mutexes which are known only when it runs.
+#define TF_SYNCREP_UNCHECKED_LOCKS \
+  TF_SYNCREP_ATTRIBUTE(no_thread_safety_analysis)
 
 namespace tf_syncrep {
 
@@ -25,6 +28,10 @@ namespace tf_syncrep {
 class TF_SYNCREP_ATTRIBUTE(capability("mutex")) Mutex {
  public:
   void lock() TF_SYNCREP_ATTRIBUTE(acquire_capability()) { mu_.lock(); }
+  // Returns whether the mutex is locked now; the caller must not hold it.
+  bool try_lock() TF_SYNCREP_ATTRIBUTE(try_acquire_capability(true)) {
+    return mu_.try_lock();
+  }
   void unlock() TF_SYNCREP_ATTRIBUTE(release_capability()) { mu_.unlock(); }
 
  private:

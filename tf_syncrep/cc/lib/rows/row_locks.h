@@ -3,6 +3,7 @@
 #ifndef TF_SYNCREP_CC_LIB_ROWS_ROW_LOCKS_H_
 #define TF_SYNCREP_CC_LIB_ROWS_ROW_LOCKS_H_
 
+#include <algorithm>
 #include <cstdint>
 
 #include "tf_syncrep/cc/lib/mutex.h"
@@ -12,7 +13,7 @@ namespace tf_syncrep {
 
 // A fixed set of mutexes, shared by all tables of the process; a (table, row)
 // pair always meets the same one. Two pairs may share a stripe, so a thread
-// holds one stripe at a time and takes no other lock while it does.
+// that holds one waits for no other, and for no other lock.
 class RowLocks {
  public:
   // The process-wide stripes.
@@ -35,6 +36,43 @@ class RowLocks {
   };
 
   Stripe stripes_[kNumStripes];
+};
+
+// Holds the stripes of some rows of one table during its lifetime.
+class LockedRows {
+ public:
+  static constexpr int64_t kMaxStripes = 8;
+
+  explicit LockedRows(const void* table) : table_(table) {}
+  ~LockedRows() TF_SYNCREP_UNCHECKED_LOCKS {
+    for (int64_t i = 0; i < size_; ++i) {
+      stripes_[i]->unlock();
+    }
+  }
+  LockedRows(const LockedRows&) = delete;
+  LockedRows& operator=(const LockedRows&) = delete;
+
+  // Locks another row, and returns whether it did. Waits for the first one. For
+  // others it never waits, since whoever holds their stripe could be waiting
+  // for one that is held here. At most kMaxStripes rows may be added.
+  bool Add(int64_t row) TF_SYNCREP_UNCHECKED_LOCKS {
+    Mutex* const stripe = &RowLocks::Global().Of(table_, row);
+    if (size_ == 0) {
+      stripe->lock();
+    } else if (std::find(stripes_, stripes_ + size_, stripe) !=
+               stripes_ + size_) {
+      return true;
+    } else if (!stripe->try_lock()) {
+      return false;
+    }
+    stripes_[size_++] = stripe;
+    return true;
+  }
+
+ private:
+  const void* const table_;
+  Mutex* stripes_[kMaxStripes];
+  int64_t size_ = 0;
 };
 
 }  // namespace tf_syncrep

@@ -9,7 +9,9 @@
 namespace tf_syncrep {
 namespace {
 
-constexpr int64_t kMinPerShard = 65536;
+// Fewer occurrences, which take tens of microseconds, are not worth another
+// thread.
+constexpr int64_t kMinPerShard = 16384;
 
 int BitWidth(uint64_t value) {
   return value == 0 ? 0 : 64 - __builtin_clzll(value);
@@ -56,14 +58,16 @@ template <typename Row>
 RowOccurrence<Row>* SortByRow(RowOccurrence<Row>* occurrences,
                               RowOccurrence<Row>* spare, int64_t size,
                               Sharder& sharder) {
+  const auto has_lower_row = [](const RowOccurrence<Row>& a,
+                                const RowOccurrence<Row>& b) {
+    return a.row < b.row;
+  };
+  if (std::is_sorted(occurrences, occurrences + size, has_lower_row)) {
+    return occurrences;
+  }
   Row all_bits = 0;
-  bool is_sorted = true;
   for (int64_t i = 0; i < size; ++i) {
     all_bits |= occurrences[i].row;
-    is_sorted &= i == 0 || occurrences[i - 1].row <= occurrences[i].row;
-  }
-  if (is_sorted) {
-    return occurrences;
   }
   // At least 1 bit, since rows that are all 0 must be sorted as well.
   const int bits = std::max(BitWidth(all_bits), 1);

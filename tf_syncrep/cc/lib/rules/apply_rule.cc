@@ -15,9 +15,18 @@ namespace {
 // are tens of microseconds of work.
 constexpr int64_t kMinElementsPerShard = 16384;
 
-// The memory of the row that is so many rows ahead is prefetched. Rows of a
-// large table are far apart, so that each is a cache miss and often a TLB miss.
-constexpr int64_t kPrefetchDistance = 4;
+// So many rows are locked and updated at a time, so that the processor works on
+// all of them at once. Each lock and unlock is an atomic instruction, which
+// waits for what comes before it.
+constexpr int64_t kRowsAtATime = 8;
+
+// The memory of the row that is so many rows ahead is prefetched, and that of
+// its gradient. Rows of a large table are far apart, and gradients are read in
+// the order of the rows, so that each is a cache miss and often a TLB miss. The
+// next rows are on their way while some are updated.
+constexpr int64_t kPrefetchDistance = 8;
+static_assert(kPrefetchDistance >= kRowsAtATime);
+static_assert(kRowsAtATime <= LockedRows::kMaxStripes);
 
 // So many occurrences of a row are added at a time, in parts of a row that stay
 // in the first-level cache.
@@ -118,20 +127,25 @@ struct SparseApply {
   void ApplyRows(int64_t from, int64_t to) const {
     const ScopedFlushDenormals flush_denormals;
     Slot sum[kMaxColumns];
+    // The occurrences of rows that have one each and are not updated yet.
+    int64_t waiting[kRowsAtATime];
+    int64_t num_waiting = 0;
     for (int64_t i = from; i < std::min(from + kPrefetchDistance, to); ++i) {
-      PrefetchTables(i);
+      PrefetchOccurrence(i);
     }
     ForEachRow(sorted, size, from, to, [&](int64_t begin, int64_t end) {
+      if (end - begin == 1) {
+        PrefetchOccurrence(begin + kPrefetchDistance);
+        waiting[num_waiting++] = begin;
+        if (num_waiting == kRowsAtATime) {
+          UpdateRows(waiting, num_waiting);
+          num_waiting = 0;
+        }
+        return;
+      }
       const auto index = static_cast<int64_t>(sorted[begin].row);
       const RuleArrays<T> row = ArraysFrom<Shape>(arrays, index, row_size);
       Mutex& stripe = RowLocks::Global().Of(arrays.var, index);
-      if (end - begin == 1) {
-        PrefetchTables(begin + kPrefetchDistance);
-        const MutexLock lock(stripe);
-        UpdateRow<Shape>(rule, row_size, Gradient(begin), row, index,
-                         /*first=*/0);
-        return;
-      }
       if (row_size <= kMaxColumns) {
         // The sum is computed without the lock.
         SumOccurrences(begin, end, 0, row_size, sum);
@@ -161,6 +175,26 @@ struct SparseApply {
         UpdateBySum(of_row, index, column, num, sum, row);
       });
     });
+    UpdateRows(waiting, num_waiting);
+  }
+
+  // Updates the rows of these occurrences, each of which is its row's only one.
+  void UpdateRows(const int64_t* occurrences, int64_t num) const {
+    const auto row_of = [&](int64_t i) {
+      return static_cast<int64_t>(sorted[occurrences[i]].row);
+    };
+    for (int64_t i = 0; i < num;) {
+      LockedRows locked(arrays.var);
+      int64_t end = i;
+      while (end < num && locked.Add(row_of(end))) {
+        ++end;
+      }
+      for (; i < end; ++i) {
+        UpdateRow<Shape>(rule, row_size, Gradient(occurrences[i]),
+                         ArraysFrom<Shape>(arrays, row_of(i), row_size),
+                         row_of(i), /*first=*/0);
+      }
+    }
   }
 
   template <typename Visit>
@@ -197,11 +231,15 @@ struct SparseApply {
     return grad + static_cast<int64_t>(sorted[i].place) * row_size;
   }
 
-  // Prefetches the row of occurrence i, if there is one and it is the row's
-  // first.
-  TF_SYNCREP_ALWAYS_INLINE void PrefetchTables(int64_t i) const {
+  // Prefetches the gradient of occurrence i, if there is one, and its row, if
+  // the occurrence is the row's first.
+  TF_SYNCREP_ALWAYS_INLINE void PrefetchOccurrence(int64_t i) const {
     constexpr auto kWriting = PrefetchFor::kWriting;
-    if (i < size && (i == 0 || sorted[i].row != sorted[i - 1].row)) {
+    if (i >= size) {
+      return;
+    }
+    Prefetch<PrefetchFor::kReading>(Gradient(i), row_size * sizeof(T));
+    if (i == 0 || sorted[i].row != sorted[i - 1].row) {
       const auto row = static_cast<int64_t>(sorted[i].row);
       Prefetch<kWriting>(arrays.var + row * row_size, row_size * sizeof(T));
       const int64_t slot_size = Shape::SlotSize(row_size);
@@ -220,7 +258,7 @@ struct SparseApply {
       int64_t num_gradients = 0;
       for (; i < end && num_gradients < kMaxAddedRows; ++i) {
         if (column == 0) {
-          PrefetchTables(i + kPrefetchDistance);
+          PrefetchOccurrence(i + kPrefetchDistance);
         }
         gradients[num_gradients++] = Gradient(i) + column;
       }

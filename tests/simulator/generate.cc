@@ -76,7 +76,7 @@ Generator::Generator(uint64_t seed)
     trains_ = 300 + of_tables_.Pick(400);
     constexpr std::array<int64_t, 3> kMaintains = {20, 60, 150};
     maintains_ = kMaintains[of_tables_.Pick(kMaintains.size())];
-    constexpr std::array<int64_t, 3> kKeeps = {0, 20, 80};
+    constexpr std::array<int64_t, 3> kKeeps = {0, 50, 150};
     keeps_ = kKeeps[of_tables_.Pick(kKeeps.size())];
     stalls_ = 3 * of_tables_.Pick(2);
     is_slow_ = of_tables_.Pick(4) > 0;

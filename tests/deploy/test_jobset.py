@@ -182,6 +182,7 @@ with tf.Session(f"grpc://{address}", config=config) as session:
 """
 
 
+@pytest.mark.ci
 @pytest.mark.one_version
 def test_chief_waits_for_a_server_by_its_name_and_uses_it(tmp_path):
     """With names of pods that lead to this machine; the chief is there first."""

@@ -2,6 +2,7 @@
 
 import clicks
 import numpy as np
+import pytest
 
 
 def test_a_seed_gives_one_order_and_another_seed_another():
@@ -11,6 +12,7 @@ def test_a_seed_gives_one_order_and_another_seed_another():
     assert np.mean(first["user"] == other["user"]) < 0.1
 
 
+@pytest.mark.ci
 def test_what_one_worker_sees_tells_what_another_one_will():
     seen = np.zeros([2, clicks.NUM_USERS, clicks.NUM_ITEMS])
     for seed in (0, 1):

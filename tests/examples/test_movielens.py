@@ -52,15 +52,11 @@ def assert_learned(output, model, training, runs=1):
     return written
 
 
+@pytest.mark.ci
 @pytest.mark.one_version
 @pytest.mark.parametrize(
     ("model", "epochs", "more"),
-    [
-        pytest.param("neumf", 10, [], marks=pytest.mark.ci),
-        ("mf", 25, []),
-        pytest.param("dcn", 10, [], marks=pytest.mark.ci),
-        pytest.param("mf", 25, ["--growing"], marks=pytest.mark.ci),
-    ],
+    [("neumf", 10, []), ("mf", 25, []), ("dcn", 10, []), ("mf", 25, ["--growing"])],
 )
 def test_one_process_learns_and_says_how_well(model, epochs, more, folder, tmp_path):
     result = programs.run_script(

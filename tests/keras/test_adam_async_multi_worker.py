@@ -11,6 +11,8 @@ import tensorflow as tf
 
 import tf_syncrep as tfs
 
+pytestmark = pytest.mark.ci
+
 PROGRAM = pathlib.Path(__file__).with_name("multi_worker_program.py")
 TASKS = ("worker-0", "worker-1")
 

@@ -304,6 +304,7 @@ def test_no_row_is_torn_where_updates_keep_nothing(tmp_path):
     np.testing.assert_allclose(var, -rate * m, rtol=1e-5)
 
 
+@pytest.mark.ci
 def test_memory_beside_the_tables_is_that_of_a_few_chunks(tmp_path):
     """At most 64 MiB are kept, of a table several times as large."""
     table = _Table(np.ones([400_000, 64], np.float32), 2)  # 2 times 98 MiB

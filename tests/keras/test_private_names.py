@@ -8,10 +8,8 @@ import importlib
 import importlib.metadata
 import inspect
 import pathlib
-import weakref
 
 import keras_variants
-import numpy as np
 import programs
 import pytest
 import tensorflow as tf
@@ -23,7 +21,6 @@ from tf_syncrep.python import doctor
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.compat import data_adapters, private_names
 from tf_syncrep.python.keras.compat.native import refuse_old_keras_3
-from tf_syncrep.python.keras.compat.remote_values import fetch_by_copy
 
 COMPAT = pathlib.Path(inspect.getfile(tfs)).parent / "python" / "keras" / "compat"
 
@@ -166,7 +163,6 @@ NAMES_OF_TENSORFLOW = {
     "per-worker dataset": ["_dataset_fn"],
     # Those of a cluster have them; see test_fit_passes.py.
     "per-worker iterator": ["_status", "_values"],
-    "remote value": ["_copy_to_local", "_values"],
 }
 
 
@@ -209,14 +205,7 @@ def owners():
         "dropout": dropout,
         "random generator": getattr(dropout, "_random_generator", None),
         "embedding": model.layers[0],
-        "remote value": remote_value(),
     }
-
-
-def remote_value():
-    """What a coordinator returns for a closure that has not been executed."""
-    module = "tensorflow.python.distribute.coordinator.values"
-    return importlib.import_module(module).RemoteValueImpl(None, None)
 
 
 @pytest.mark.parametrize("module", modules_here())
@@ -316,19 +305,6 @@ def test_internal_name_space_of_tensorflow_merges_calls():
         "fn",
         "strategy",
     }
-
-
-def test_remote_values_are_read_by_copies_alone(monkeypatch):
-    value = fetch_by_copy(remote_value())
-    # With this TensorFlow would read them; see `remote_values`.
-    monkeypatch.setattr(inspect.getmodule(type(value)), "array_ops", None)
-    value._set_values([tf.constant([1.0, 2.0]), {"empty": None}])
-    numbers, others = value.fetch()
-    assert isinstance(numbers, np.ndarray)
-    assert (numbers.tolist(), others) == ([1.0, 2.0], {"empty": None})
-    alive = weakref.ref(value)
-    del value
-    assert alive() is None  # Nor are tensors on workers kept.
 
 
 MANAGER = """

@@ -12,7 +12,6 @@ import tensorflow as tf
 from tf_syncrep.python.keras.compat.call_time import value_at_call
 from tf_syncrep.python.keras.compat.graph_edges import return_results_at_once
 from tf_syncrep.python.keras.compat.random_seeds import seeds_of_copy
-from tf_syncrep.python.keras.compat.remote_values import fetch_by_copy
 from tf_syncrep.python.keras.fit.data import Batches
 from tf_syncrep.python.keras.fit.metrics import NO_METRICS, Metrics, Results
 from tf_syncrep.python.keras.fit.packing import packed, unpacked
@@ -154,7 +153,7 @@ class Result:
         self._coordinator = coordinator
         self._execution = execution
         self._args = args
-        self._value = fetch_by_copy(coordinator.schedule(execution.function, args=args))
+        self._value = coordinator.schedule(execution.function, args=args)
         self._is_over = False
         self._fetched: Any = None
         self._error: Exception | None = None

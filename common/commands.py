@@ -142,7 +142,11 @@ class Command:
 def run(*args: object, **options) -> Command:
     """Runs a command to its end; the result has `stdout`, `stderr`, `process`."""
     with Command(*args, **options) as command:
-        command.wait(_RUN_DEADLINE_SECS)
+        try:
+            command.wait(_RUN_DEADLINE_SECS)
+        except subprocess.TimeoutExpired as late:
+            # What it said until then tells where it hangs.
+            raise AssertionError(f"{late}:\n{command.output[-5000:]}") from late
     return command
 
 

@@ -8,10 +8,10 @@ import time
 
 import clusters
 import commands
-import process_threads
 import programs
 import pytest
 import tensorflow as tf
+from process_threads import threads_named
 
 from tf_syncrep.python.distribute import memory, threads
 from tf_syncrep.python.distribute.readiness import grpc_answers
@@ -69,10 +69,6 @@ def test_what_the_environment_says_of_memory_is_left_alone():
     assert not memory.keep_for_messages({"MALLOC_ARENA_MAX": "2"})
 
 
-def num_threads(pid, name):
-    return sum(of["Name"] == name for _, of in process_threads.threads(pid))
-
-
 def test_serves_the_task_at_its_address_again_after_a_kill_and_ends_by_signals(
     monkeypatch,
 ):
@@ -84,7 +80,8 @@ def test_serves_the_task_at_its_address_again_after_a_kill_and_ends_by_signals(
         # TensorFlow 2.15 gives its threads no names, and others name themselves.
         wanted = 3 if NAMES_THREADS else 0
         deadline = time.monotonic() + clusters.DEADLINE_SECS
-        while (found := num_threads(cluster.pid("worker-0"), "tf_Compute")) < wanted:
+        pid = cluster.pid("worker-0")
+        while (found := len(threads_named("tf_Compute", pid))) < wanted:
             assert time.monotonic() < deadline, found
             time.sleep(0.01)
         assert found == wanted

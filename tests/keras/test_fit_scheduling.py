@@ -29,8 +29,10 @@ class Here:
 
     def __init__(self, strategy):
         del strategy
+        self.called = []
 
     def schedule(self, function, args):
+        self.called.append(function)
         return Done(function(*args))
 
     def join(self):
@@ -96,6 +98,28 @@ def test_data_of_other_specs_that_workers_read_has_results_of_its_own():
         data = tf.data.Dataset.from_tensors(tf.ones([size])).repeat()
         batches = WorkersBatches(iter(data), 3, data.element_spec)
         assert done("test", model, batches)["size"] == size
+
+
+def test_functions_are_traced_once_and_not_looked_for_by_each_call():
+    traced = []
+
+    class Noting(Scaling):
+        def test_step(self, data):
+            traced.append(data)
+            return super().test_step(data)
+
+    model = Noting()
+    model.compile()
+    steps = ScheduledSteps(model)
+    batches = inputs.evaluation_batches(
+        tf.data.Dataset.from_tensors(tf.ones([1])).repeat(4), None, None, None, None
+    )
+    with steps.counting():
+        loop.test(steps, model, batches, tf.keras.callbacks.CallbackList([]))
+    first, *others = steps.coordinator.called
+    assert len(traced) == 1
+    assert len(others) == 3
+    assert all(function is first.get_concrete_function() for function in others)
 
 
 @pytest.mark.skipif(

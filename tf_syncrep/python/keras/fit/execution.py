@@ -12,6 +12,7 @@ import tensorflow as tf
 from tf_syncrep.python.keras.compat.call_time import value_at_call
 from tf_syncrep.python.keras.compat.graph_edges import return_results_at_once
 from tf_syncrep.python.keras.compat.random_seeds import seeds_of_copy
+from tf_syncrep.python.keras.compat.traces import only_trace_of
 from tf_syncrep.python.keras.fit.data import Batches
 from tf_syncrep.python.keras.fit.metrics import NO_METRICS, Metrics, Results
 from tf_syncrep.python.keras.fit.packing import packed, unpacked
@@ -29,6 +30,9 @@ class Execution:
     The steps are traced one after the other into one graph. In one of TensorFlow's
     loops each step would cost more messages, since every task is told of every
     iteration.
+
+    The coordinator calls concrete functions, for each execution the same ones. To find
+    them by their arguments would take it longer than all else that it does for a call.
 
     Attributes:
         function: a `tf.function` of an execution's arguments.
@@ -58,7 +62,9 @@ class Execution:
         self._metrics = metrics
         self._num_told = batches.num_told
         self._structure: Any = None
-        self._add = tf.function(self._added, autograph=False)
+        # They are traced when they are first needed.
+        self._traced: Any = None
+        self._add: Any = None
 
         def number():
             return value_at_call("execution", next_number, tf.TensorSpec([], tf.int64))
@@ -80,6 +86,15 @@ class Execution:
         self.function = tf.function(
             run, input_signature=batches.signature(size), autograph=False
         )
+
+    def schedule(self, coordinator: Any, args: tuple[Any, ...]) -> Any:
+        """Schedules a call; returns its `RemoteValue`."""
+        if self._traced is not None:
+            return coordinator.schedule(self._traced, args=args)
+        # The coordinator traces it.
+        value = coordinator.schedule(self.function, args=args)
+        self._traced = only_trace_of(self.function)
+        return value
 
     def _steps(
         self,
@@ -112,6 +127,22 @@ class Execution:
         self._packing, returned = packed([*steps_own, *self._results.inputs])
         return returned
 
+    def _trace_addition(self, sums: tf.Tensor) -> Any:
+        """Traces `_added` for what executions return, of which packed numbers are real.
+
+        Args:
+            sums: those of one execution.
+        """
+        inputs = self._results.inputs
+        packing = self._packing[len(self._packing) - len(inputs) :]
+        specs = [
+            tf.TensorSpec(x.shape, tf.float64 if is_packed else x.dtype)
+            for x, is_packed in zip(inputs, packing, strict=True)
+        ]
+        function = tf.function(self._added, autograph=False)
+        spec = tf.TensorSpec(sums.shape, sums.dtype)
+        return function.get_concrete_function(spec, specs)
+
     def _added(self, sums: tf.Tensor, inputs: list[Any]) -> Any:
         """Adds what executions have added to metrics, and returns their results."""
         values = self._metrics.add(sums)
@@ -130,7 +161,10 @@ class Execution:
         if self._metrics is not NO_METRICS:
             num_inputs = len(self._results.inputs)
             leaves, inputs = leaves[: len(leaves) - num_inputs], leaves[-num_inputs:]
-            numbers, others = self._add(numbers[end:], inputs if num_inputs else [])
+            sums = tf.constant(numbers[end:])
+            if self._add is None:
+                self._add = self._trace_addition(sums)
+            numbers, others = self._add(sums, inputs if num_inputs else [])
             results = unpacked(
                 self._result_packing, numbers.numpy(), [x.numpy() for x in others]
             )
@@ -153,7 +187,7 @@ class Result:
         self._coordinator = coordinator
         self._execution = execution
         self._args = args
-        self._value = coordinator.schedule(execution.function, args=args)
+        self._value = execution.schedule(coordinator, args)
         self._is_over = False
         self._fetched: Any = None
         self._error: Exception | None = None

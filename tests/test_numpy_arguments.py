@@ -69,21 +69,6 @@ def _model(**options):
     return model
 
 
-_ADAM = {
-    "learning_rate": 0.125,
-    "beta_1": 0.5,
-    "beta_2": 0.75,
-    "epsilon": 0.25,
-    "apply_sparse_rmsprop": True,
-    "use_nesterov": True,
-    "weight_decay": 0.5,
-    "use_ema": True,
-    "ema_momentum": 0.5,
-    "ema_overwrite_frequency": 2,
-    "rmsprop_momentum": 0.5,
-}
-
-
 _BASE = {
     "learning_rate": 0.125,
     "weight_decay": 0.5,
@@ -91,6 +76,7 @@ _BASE = {
     "ema_momentum": 0.5,
     "ema_overwrite_frequency": 2,
     "stochastic_rounding": True,
+    "clipnorm": 1.0,
 }
 _CLIPPED = (
     {"clipvalue": 1, "learning_rate": 1},
@@ -103,57 +89,6 @@ def _trains(optimizer):
     return optimizer
 
 
-_ADAM = {
-    "beta_1": 0.5,
-    "beta_2": 0.75,
-    "epsilon": 0.25,
-    "apply_sparse_rmsprop": True,
-    "use_nesterov": True,
-    "rmsprop_momentum": 0.5,
-}
-
-
-@_case("keras.AdamAsync", {**_BASE, **_ADAM, "clipnorm": 1.0}, *_CLIPPED)
-def adam_async(**options):
-    return _trains(tfs.keras.AdamAsync(**options))
-
-
-_ADAGRAD = {"initial_accumulator_value": 0.5, "epsilon": 0.25, "clipnorm": 1.0}
-
-
-@_case("keras.Adagrad", {**_BASE, **_ADAGRAD}, *_CLIPPED)
-def adagrad(**options):
-    return _trains(tfs.keras.Adagrad(**options))
-
-
-@_case("keras.RowwiseAdagrad", {**_BASE, **_ADAGRAD}, *_CLIPPED)
-def rowwise_adagrad(**options):
-    return _trains(tfs.keras.RowwiseAdagrad(**options))
-
-
-_FTRL = {
-    "learning_rate_power": -0.25,
-    "initial_accumulator_value": 0.5,
-    "l1_regularization_strength": 0.125,
-    "l2_regularization_strength": 0.25,
-    "l2_shrinkage_regularization_strength": 0.5,
-    "beta": 0.5,
-}
-
-
-@_case("keras.FTRL", {**_BASE, **_FTRL, "clipnorm": 1.0}, *_CLIPPED)
-def ftrl(**options):
-    return _trains(tfs.keras.FTRL(**options))
-
-
-_MOMENTUM = {"momentum": 0.5, "nesterov": True}
-
-
-@_case("keras.SGD", {**_BASE, **_MOMENTUM, "clipnorm": 1.0}, *_CLIPPED)
-def sgd(**options):
-    return _trains(tfs.keras.SGD(**options))
-
-
 class Signs(tfs.keras.LazyOptimizer):
     def initial_slots(self):
         return {}
@@ -162,9 +97,35 @@ class Signs(tfs.keras.LazyOptimizer):
         return rows - learning_rate * tf.sign(gradient), {}
 
 
-@_case("keras.LazyOptimizer", {**_BASE, "clipnorm": 1.0}, *_CLIPPED)
-def lazy_optimizer(**options):
-    return _trains(Signs(**options))
+def _optimizer_case(name, of=None, **own):
+    """A case of an optimizer with arguments of its own, which trains a model."""
+    optimizer = of or getattr(tfs.keras, name)
+    case = _case(f"keras.{name}", {**_BASE, **own}, *_CLIPPED)
+    case(lambda **options: _trains(optimizer(**options)))
+
+
+_optimizer_case("LazyOptimizer", of=Signs)
+_optimizer_case("SGD", momentum=0.5, nesterov=True)
+_optimizer_case("Adagrad", initial_accumulator_value=0.5, epsilon=0.25)
+_optimizer_case("RowwiseAdagrad", initial_accumulator_value=0.5, epsilon=0.25)
+_optimizer_case(
+    "AdamAsync",
+    beta_1=0.5,
+    beta_2=0.75,
+    epsilon=0.25,
+    apply_sparse_rmsprop=True,
+    use_nesterov=True,
+    rmsprop_momentum=0.5,
+)
+_optimizer_case(
+    "FTRL",
+    learning_rate_power=-0.25,
+    initial_accumulator_value=0.5,
+    l1_regularization_strength=0.125,
+    l2_regularization_strength=0.25,
+    l2_shrinkage_regularization_strength=0.5,
+    beta=0.5,
+)
 
 
 @_case(
@@ -449,60 +410,6 @@ def read_tf_config(environ):
     return tfs.distribute.read_tf_config(environ).to_json()
 
 
-@_case(
-    "train.AdamAsyncOptimizer",
-    {
-        "learning_rate": 0.125,
-        "beta1": 0.5,
-        "beta2": 0.75,
-        "epsilon": 1,
-        "use_locking": True,
-        "apply_sparse_rmsprop": True,
-        "use_nesterov": True,
-        "rmsprop_momentum": 0.5,
-        "name": "adam",
-    },
-)
-def v1_adam_async(**options):
-    return _trained_in_session(tfs.train.AdamAsyncOptimizer(**options))
-
-
-_V1 = {"learning_rate": 0.125, "use_locking": True, "name": "rule"}
-
-
-@_case("train.AdagradOptimizer", {**_V1, "initial_accumulator_value": 1})
-def v1_adagrad(**options):
-    return _trained_in_session(tfs.train.AdagradOptimizer(**options))
-
-
-@_case(
-    "train.FtrlOptimizer",
-    {
-        **_V1,
-        "learning_rate_power": -0.25,
-        "initial_accumulator_value": 1,
-        "l1_regularization_strength": 0.5,
-        "l2_regularization_strength": 0.25,
-        "accum_name": "n",
-        "linear_name": "z",
-        "l2_shrinkage_regularization_strength": 0.125,
-        "beta": 1,
-    },
-)
-def v1_ftrl(**options):
-    return _trained_in_session(tfs.train.FtrlOptimizer(**options))
-
-
-@_case("train.GradientDescentOptimizer", _V1)
-def v1_gradient_descent(**options):
-    return _trained_in_session(tfs.train.GradientDescentOptimizer(**options))
-
-
-@_case("train.MomentumOptimizer", {**_V1, "momentum": 0.5, "use_nesterov": True})
-def v1_momentum(**options):
-    return _trained_in_session(tfs.train.MomentumOptimizer(**options))
-
-
 def _trained_in_session(optimizer):
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         table = tf.compat.v1.get_variable(
@@ -517,6 +424,39 @@ def _trained_in_session(optimizer):
         session.run(train_op)
         values = [x.tolist() for x in session.run([table, weight])]
         return [optimizer.get_name(), values]
+
+
+def _v1_optimizer_case(name, **own):
+    """A case of an optimizer with arguments of its own, which trains in a session."""
+    optimizer = getattr(tfs.train, name)
+    options = {"learning_rate": 0.125, "use_locking": True, "name": "rule", **own}
+    case = _case(f"train.{name}", options)
+    case(lambda **options: _trained_in_session(optimizer(**options)))
+
+
+_v1_optimizer_case("GradientDescentOptimizer")
+_v1_optimizer_case("MomentumOptimizer", momentum=0.5, use_nesterov=True)
+_v1_optimizer_case("AdagradOptimizer", initial_accumulator_value=1)
+_v1_optimizer_case(
+    "AdamAsyncOptimizer",
+    beta1=0.5,
+    beta2=0.75,
+    epsilon=1,
+    apply_sparse_rmsprop=True,
+    use_nesterov=True,
+    rmsprop_momentum=0.5,
+)
+_v1_optimizer_case(
+    "FtrlOptimizer",
+    learning_rate_power=-0.25,
+    initial_accumulator_value=1,
+    l1_regularization_strength=0.5,
+    l2_regularization_strength=0.25,
+    accum_name="n",
+    linear_name="z",
+    l2_shrinkage_regularization_strength=0.125,
+    beta=1,
+)
 
 
 @_case(

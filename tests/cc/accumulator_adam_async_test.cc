@@ -74,10 +74,7 @@ TYPED_TEST(AccumulatorAdamAsyncTest, SameBitsAsTheMeanAndThenTheUpdate) {
     const AdamAsyncUpdate<Slot> update = {formula, Slot(0.01), Slot(0.9),
                                           Slot(0.999), Slot(1e-7)};
     for (const int64_t size : {1, 255, 256, 70001}) {
-      std::vector<std::vector<T>> gradients;
-      for (int i = 0; i < 9; ++i) {
-        gradients.push_back(RandomGradient<T>(size, i));
-      }
+      const auto gradients = RandomGradients<T>(9, size);
       for (const Case& c : kCases) {
         for (const int num_threads : {1, 2, 3}) {
           ThreadSharder sharder(num_threads);

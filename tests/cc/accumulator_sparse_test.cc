@@ -42,6 +42,17 @@ Gradient<T> RandomGradient(int64_t num_rows, int64_t range, int64_t row_size,
   return gradient;
 }
 
+// Gradients with the seeds 0, 1 and so on.
+template <typename T>
+std::vector<Gradient<T>> RandomGradients(int num_gradients, int64_t num_rows,
+                                         int64_t range, int64_t row_size) {
+  std::vector<Gradient<T>> gradients;
+  for (int i = 0; i < num_gradients; ++i) {
+    gradients.push_back(RandomGradient<T>(num_rows, range, row_size, i));
+  }
+  return gradients;
+}
+
 template <typename T>
 struct Result {
   std::vector<int64_t> rows;
@@ -59,6 +70,17 @@ template <typename T>
 OwnedBuffer Ours(const std::vector<T>& values) {
   const auto owner = std::make_shared<std::vector<T>>(values);
   return {owner->data(), owner};
+}
+
+// Adds gradients from number `begin` to number `end`, which others hold as
+// well.
+template <typename T>
+void AddTo(SparseGradientSum<T>& sum, const std::vector<Gradient<T>>& gradients,
+           size_t begin, size_t end, int64_t row_size, Sharder& sharder) {
+  for (size_t i = begin; i < end; ++i) {
+    ASSERT_TRUE(sum.Add(ArrayOf(gradients[i].rows), row_size,
+                        NotOurs(gradients[i].values), sharder));
+  }
 }
 
 template <typename T>
@@ -138,11 +160,8 @@ TYPED_TEST_SUITE(SparseSumTest, Types);
 TYPED_TEST(SparseSumTest, SumsRowsInOrderOfArrival) {
   for (const int64_t row_size : {0, 1, 7, 64, 70}) {
     for (const int64_t num_rows : {0, 1, 50, 700}) {
-      std::vector<Gradient<TypeParam>> gradients;
-      for (int i = 0; i < 4; ++i) {
-        gradients.push_back(
-            RandomGradient<TypeParam>(num_rows, 300, row_size, i));
-      }
+      const auto gradients =
+          RandomGradients<TypeParam>(4, num_rows, 300, row_size);
       for (const Reduction reduction : kReductions) {
         for (const int64_t min_merge_bytes : kMinMergeBytes) {
           ThreadSharder sharder(3);
@@ -164,10 +183,7 @@ TYPED_TEST(SparseSumTest, SumsRowsInOrderOfArrival) {
 
 TYPED_TEST(SparseSumTest, MergeOfTwoSumsCountsGradientsApart) {
   constexpr int64_t kRowSize = 3;
-  std::vector<Gradient<TypeParam>> gradients;
-  for (int i = 0; i < 30; ++i) {
-    gradients.push_back(RandomGradient<TypeParam>(40, 30, kRowSize, i));
-  }
+  const auto gradients = RandomGradients<TypeParam>(30, 40, 30, kRowSize);
   // One sum merges its gradients on the way, and the other does not. So what
   // was merged comes before gradients of the same rows, and after them.
   constexpr int64_t kNever = int64_t{1} << 40;
@@ -180,18 +196,10 @@ TYPED_TEST(SparseSumTest, MergeOfTwoSumsCountsGradientsApart) {
                                          bytes_of_first);
       SparseGradientSum<TypeParam> second(memory, BestCpuLevel(),
                                           bytes_of_second);
-      // Before, between and after the merge.
-      const auto add = [&](SparseGradientSum<TypeParam>& sum, size_t begin,
-                           size_t end) {
-        for (size_t i = begin; i < end; ++i) {
-          ASSERT_TRUE(sum.Add(ArrayOf(gradients[i].rows), kRowSize,
-                              NotOurs(gradients[i].values), sharder));
-        }
-      };
-      add(first, 0, 12);
-      add(second, 12, 25);
+      AddTo(first, gradients, 0, 12, kRowSize, sharder);
+      AddTo(second, gradients, 12, 25, kRowSize, sharder);
       first.Merge(second, sharder);
-      add(first, 25, gradients.size());
+      AddTo(first, gradients, 25, 30, kRowSize, sharder);
       EXPECT_EQ(first.error(), nullptr);
       // Sums of sums are added.
       const double tolerance = sizeof(TypeParam) > 2 ? 1e-4 : 0.1;
@@ -203,15 +211,13 @@ TYPED_TEST(SparseSumTest, MergeOfTwoSumsCountsGradientsApart) {
 
 TYPED_TEST(SparseSumTest, MergesWithASumOfNothing) {
   ThreadSharder sharder(1);
-  const std::vector<Gradient<TypeParam>> gradients = {
-      RandomGradient<TypeParam>(40, 30, 3, 1)};
+  const auto gradients = RandomGradients<TypeParam>(1, 40, 30, 3);
   for (const bool is_first : {true, false}) {
     const auto memory = std::make_shared<SparseSumMemory>();
     SparseGradientSum<TypeParam> sums[2] = {
         SparseGradientSum<TypeParam>(memory),
         SparseGradientSum<TypeParam>(memory)};
-    ASSERT_TRUE(sums[is_first ? 0 : 1].Add(
-        ArrayOf(gradients[0].rows), 3, NotOurs(gradients[0].values), sharder));
+    AddTo(sums[is_first ? 0 : 1], gradients, 0, 1, 3, sharder);
     sums[0].Merge(sums[1], sharder);
     ExpectResult(Finish(sums[0], Reduction::kMean, 1, 3, sharder),
                  Expected(gradients, Reduction::kMean, 3), 0);
@@ -220,10 +226,7 @@ TYPED_TEST(SparseSumTest, MergesWithASumOfNothing) {
 
 TEST(SparseSumOfFloatTest, SameBitsOnAnyThreadsAndInstructionSet) {
   constexpr int64_t kRowSize = 33;
-  std::vector<Gradient<float>> gradients;
-  for (int i = 0; i < 6; ++i) {
-    gradients.push_back(RandomGradient<float>(20000, 9000, kRowSize, i));
-  }
+  const auto gradients = RandomGradients<float>(6, 20000, 9000, kRowSize);
   const Result<float> expected =
       Expected(gradients, Reduction::kMean, kRowSize);
   for (const int num_threads : {1, 2, 5}) {
@@ -236,10 +239,7 @@ TEST(SparseSumOfFloatTest, SameBitsOnAnyThreadsAndInstructionSet) {
         ThreadSharder sharder(num_threads);
         SparseGradientSum<float> sum(std::make_shared<SparseSumMemory>(), level,
                                      min_merge_bytes);
-        for (const auto& gradient : gradients) {
-          ASSERT_TRUE(sum.Add(ArrayOf(gradient.rows), kRowSize,
-                              NotOurs(gradient.values), sharder));
-        }
+        AddTo(sum, gradients, 0, 6, kRowSize, sharder);
         ExpectResult(Finish(sum, Reduction::kMean, 6, kRowSize, sharder),
                      expected, 0);
       }
@@ -268,14 +268,13 @@ TEST(SparseSumOfFloatTest, HoldsFewTimesAsManyRowsAsThereAreDifferentOnes) {
   constexpr int64_t kMinBytes = 20 * kNumRows * (kRowSize * sizeof(float) + 8);
   const auto memory = std::make_shared<SparseSumMemory>();
   for (int round = 0; round < 2; ++round) {
-    std::vector<Gradient<float>> gradients;
+    const auto gradients =
+        RandomGradients<float>(100, kNumRows, kRange, kRowSize);
     ThreadSharder sharder(1);
     SparseGradientSum<float> sum(memory, BestCpuLevel(), kMinBytes);
     int64_t most = 0;
     for (int i = 0; i < 100; ++i) {
-      gradients.push_back(RandomGradient<float>(kNumRows, kRange, kRowSize, i));
-      ASSERT_TRUE(sum.Add(ArrayOf(gradients[i].rows), kRowSize,
-                          NotOurs(gradients[i].values), sharder));
+      AddTo(sum, gradients, i, i + 1, kRowSize, sharder);
       most = std::max(most, sum.num_held_rows());
     }
     EXPECT_GT(most, 15 * kNumRows) << "merged too early";
@@ -379,26 +378,19 @@ TEST(SparseSumOfFloatTest, LargeRows) {
 // The sum does not fit into the caches, and is written past them.
 TEST(SparseSumOfFloatTest, SumsOfManyRows) {
   for (const int64_t row_size : {256, 257}) {
-    std::vector<Gradient<float>> gradients;
-    for (int i = 0; i < 2; ++i) {
-      gradients.push_back(RandomGradient<float>(30000, 100000, row_size, i));
-    }
+    const auto gradients = RandomGradients<float>(2, 30000, 100000, row_size);
     ThreadSharder sharder(3);
     SparseGradientSum<float> sum(std::make_shared<SparseSumMemory>());
-    for (const auto& gradient : gradients) {
-      ASSERT_TRUE(sum.Add(ArrayOf(gradient.rows), row_size,
-                          NotOurs(gradient.values), sharder));
-    }
+    AddTo(sum, gradients, 0, 2, row_size, sharder);
     ExpectResult(Finish(sum, Reduction::kMean, 2, row_size, sharder),
                  Expected(gradients, Reduction::kMean, row_size), 0);
   }
 }
 
 TEST(SparseSumOfFloatTest, RowsBeyond32Bits) {
-  std::vector<Gradient<float>> gradients;
-  for (int i = 0; i < 4; ++i) {
-    gradients.push_back(RandomGradient<float>(3000, 500, 4, i));
-    for (int64_t& row : gradients.back().rows) {
+  auto gradients = RandomGradients<float>(4, 3000, 500, 4);
+  for (auto& gradient : gradients) {
+    for (int64_t& row : gradient.rows) {
       row <<= 40;
     }
   }
@@ -406,10 +398,7 @@ TEST(SparseSumOfFloatTest, RowsBeyond32Bits) {
     ThreadSharder sharder(2);
     SparseGradientSum<float> sum(std::make_shared<SparseSumMemory>(),
                                  BestCpuLevel(), min_merge_bytes);
-    for (const auto& gradient : gradients) {
-      ASSERT_TRUE(sum.Add(ArrayOf(gradient.rows), 4, NotOurs(gradient.values),
-                          sharder));
-    }
+    AddTo(sum, gradients, 0, 4, 4, sharder);
     ExpectResult(Finish(sum, Reduction::kMean, 4, 4, sharder),
                  Expected(gradients, Reduction::kMean, 4), 0);
   }
@@ -450,21 +439,6 @@ TEST(SparseSumOfFloatTest, MemoryComesBack) {
     kept = round == 0 ? memory->chunks->kept_bytes() : kept;
     EXPECT_EQ(memory->chunks->kept_bytes(), kept);
     EXPECT_GE(kept, kept_beside_the_result + result_bytes);
-  }
-}
-
-TEST(SparseSumOfFloatTest, AResultThatIsStillInUseIsLeftAlone) {
-  const auto memory = std::make_shared<SparseSumMemory>();
-  ThreadSharder sharder(2);
-  std::vector<SparseResult> results(4);
-  for (size_t round = 0; round < results.size(); ++round) {
-    SparseGradientSum<float> sum(memory);
-    const std::vector<float> value = {static_cast<float>(round)};
-    ASSERT_TRUE(sum.Add(ArrayOf({3}), 1, NotOurs(value), sharder));
-    ASSERT_TRUE(sum.Finish(Reduction::kSum, 1, sharder, &results[round]));
-  }
-  for (size_t round = 0; round < results.size(); ++round) {
-    EXPECT_EQ(*static_cast<const float*>(results[round].values.data), round);
   }
 }
 

@@ -10,6 +10,7 @@
 #include <map>
 #include <numeric>
 #include <random>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "tests/cc/row_arrays.h"
 #include "tests/cc/thread_sharder.h"
 #include "tf_syncrep/cc/lib/rules/adagrad.h"
+#include "tf_syncrep/cc/lib/rules/adam_async.h"
 #include "tf_syncrep/cc/lib/rules/ftrl.h"
 #include "tf_syncrep/cc/lib/rules/rowwise_adagrad.h"
 #include "tf_syncrep/cc/lib/rules/sgd.h"
@@ -111,13 +113,18 @@ struct SgdCase {
   }
 };
 
-struct MomentumCase {
+// Rules with a learning rate and a momentum.
+template <template <typename> class MomentumRule>
+struct CaseWithMomentum {
   template <typename Slot>
-  using Rule = Momentum<Slot>;
+  using Rule = MomentumRule<Slot>;
   template <typename Slot>
   static Rule<Slot> Make() {
     return {Slot(0.25), Slot(0.75)};
   }
+};
+
+struct MomentumCase : CaseWithMomentum<Momentum> {
   static void Update(const Doubles& g, Row* row) {
     for (size_t i = 0; i < g.size(); ++i) {
       double& m = row->slots[0][i];
@@ -127,13 +134,7 @@ struct MomentumCase {
   }
 };
 
-struct NesterovCase {
-  template <typename Slot>
-  using Rule = Nesterov<Slot>;
-  template <typename Slot>
-  static Rule<Slot> Make() {
-    return {Slot(0.25), Slot(0.75)};
-  }
+struct NesterovCase : CaseWithMomentum<Nesterov> {
   static void Update(const Doubles& g, Row* row) {
     for (size_t i = 0; i < g.size(); ++i) {
       double& m = row->slots[0][i];
@@ -143,13 +144,7 @@ struct NesterovCase {
   }
 };
 
-struct GradientMomentumCase {
-  template <typename Slot>
-  using Rule = GradientMomentum<Slot>;
-  template <typename Slot>
-  static Rule<Slot> Make() {
-    return {Slot(0.25), Slot(0.75)};
-  }
+struct GradientMomentumCase : CaseWithMomentum<GradientMomentum> {
   static void Update(const Doubles& g, Row* row) {
     for (size_t i = 0; i < g.size(); ++i) {
       double& m = row->slots[0][i];
@@ -159,13 +154,7 @@ struct GradientMomentumCase {
   }
 };
 
-struct GradientNesterovCase {
-  template <typename Slot>
-  using Rule = GradientNesterov<Slot>;
-  template <typename Slot>
-  static Rule<Slot> Make() {
-    return {Slot(0.25), Slot(0.75)};
-  }
+struct GradientNesterovCase : CaseWithMomentum<GradientNesterov> {
   static void Update(const Doubles& g, Row* row) {
     for (size_t i = 0; i < g.size(); ++i) {
       double& m = row->slots[0][i];
@@ -174,6 +163,35 @@ struct GradientNesterovCase {
     }
   }
 };
+
+template <AdamAsyncFormula kFormula>
+struct AdamAsyncCase {
+  template <typename Slot>
+  using Rule = AdamAsyncRule<Slot, kFormula>;
+  template <typename Slot>
+  static Rule<Slot> Make() {
+    return {{kFormula, Slot(0.125), Slot(0.75), Slot(0.5), Slot(0.25)}};
+  }
+  static void Update(const Doubles& g, Row* row) {
+    for (size_t i = 0; i < g.size(); ++i) {
+      double& m = row->slots[0][i];
+      double& v = row->slots[1][i];
+      v = 0.5 * v + 0.5 * g[i] * g[i];
+      if (kFormula == AdamAsyncFormula::kRmsprop) {
+        m = 0.75 * m + 0.125 * g[i] / std::sqrt(v + 0.25);
+        row->var[i] -= m;
+        continue;
+      }
+      m = 0.75 * m + 0.25 * g[i];
+      const double direction =
+          kFormula == AdamAsyncFormula::kNesterov ? 0.75 * m + 0.25 * g[i] : m;
+      row->var[i] -= 0.125 * direction / (std::sqrt(v) + 0.25);
+    }
+  }
+};
+using AdamCase = AdamAsyncCase<AdamAsyncFormula::kAdam>;
+using NesterovAdamCase = AdamAsyncCase<AdamAsyncFormula::kNesterov>;
+using RmspropCase = AdamAsyncCase<AdamAsyncFormula::kRmsprop>;
 
 // A table with slots, in the form that the functions take.
 template <typename T, typename Rule>
@@ -188,10 +206,11 @@ struct Table {
       var.push_back(Narrow<T>(uniform(random)));
     }
     for (size_t slot = 0; slot < Rule::kSlots.size(); ++slot) {
+      const std::string_view name = Rule::kSlots[slot];
+      const bool is_of_squares = name == "accumulator" || name == "v";
       for (int64_t i = 0; i < num_rows * slot_size; ++i) {
-        // The first slot is an accumulator in most rules.
-        slots[slot].push_back(
-            Slot(slot == 0 ? std::abs(uniform(random)) : uniform(random)));
+        const float number = uniform(random);
+        slots[slot].push_back(Slot(is_of_squares ? std::abs(number) : number));
       }
     }
   }
@@ -315,7 +334,12 @@ using Types = testing::Types<
     std::pair<double, GradientMomentumCase>,
     std::pair<BFloat16, GradientNesterovCase>,
     std::pair<float, GradientNesterovCase>,
-    std::pair<double, GradientNesterovCase>>;
+    std::pair<double, GradientNesterovCase>, std::pair<Half, AdamCase>,
+    std::pair<BFloat16, AdamCase>, std::pair<float, AdamCase>,
+    std::pair<double, AdamCase>, std::pair<BFloat16, NesterovAdamCase>,
+    std::pair<float, NesterovAdamCase>, std::pair<double, NesterovAdamCase>,
+    std::pair<Half, RmspropCase>, std::pair<float, RmspropCase>,
+    std::pair<double, RmspropCase>>;
 TYPED_TEST_SUITE(ApplyRuleTest, Types);
 
 TYPED_TEST(ApplyRuleTest, DenseUpdateFollowsTheFormula) {

@@ -4,14 +4,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/cc/cuda_emulation.h"
 #include "tests/cc/random_gradients.h"
 #include "tests/cc/thread_sharder.h"
-#include "tf_syncrep/cc/lib/accumulator.h"
 #include "tf_syncrep/cc/lib/accumulator_dense.h"
 #include "tf_syncrep/cc/lib/cuda/accumulator_dense.h"
 #include "tf_syncrep/cc/lib/cuda/accumulator_dense_kernels.h"
@@ -141,40 +139,6 @@ TYPED_TEST(CudaDenseSumTest, MergedSumsHaveTheBitsOfTheCpu) {
   actual[0].Merge(actual[1], sharder);
   expected[0].Merge(expected[1], sharder);
   ExpectSameResult(actual[0], expected[0], 700, 6);
-}
-
-TEST(CudaDenseSumOfFloatTest, TheBookkeepingIsThatOfAnyAccumulator) {
-  ThreadSharder sharder(1);
-  Accumulator accumulator(AccumulatorMode::kStep, [] {
-    return std::make_unique<GpuDenseGradientSum<float>>(kQueue);
-  });
-  std::vector<int64_t> held_shape;
-  const auto push = [&](int64_t step, std::vector<float> gradient) {
-    const auto size = static_cast<int64_t>(gradient.size());
-    return accumulator.Push(
-        step, {size},
-        [&](GradientSum& sum, bool /*others_wait*/) {
-          return static_cast<DenseGradientSum<float>&>(sum).Add(
-              {gradient.data(), nullptr}, size, NewBuffer<float>,
-              /*others_wait=*/false, sharder);
-        },
-        sharder, &held_shape);
-  };
-  accumulator.SetStep(1);
-  EXPECT_EQ(push(0, {9, 9}), Accumulator::PushResult::kStale);
-  EXPECT_EQ(push(1, {1, 2}), Accumulator::PushResult::kAccepted);
-  EXPECT_EQ(push(1, {1}), Accumulator::PushResult::kShapeMismatch);
-  EXPECT_EQ(push(2, {3, 6}), Accumulator::PushResult::kAccepted);
-  TakenGradients taken;
-  accumulator.Take(std::make_shared<PendingTake>(
-      2, [&](TakenGradients gradients) { taken = std::move(gradients); }));
-  ASSERT_EQ(taken.num_gradients, 2);
-  auto& sum = static_cast<DenseGradientSum<float>&>(taken.Merged(sharder));
-  const OwnedBuffer mean = sum.Finish(2, NewBuffer<float>, sharder);
-  EXPECT_EQ(static_cast<float*>(mean.data)[0], 2);
-  EXPECT_EQ(static_cast<float*>(mean.data)[1], 4);
-  EXPECT_EQ(accumulator.stats().stale, 1);
-  EXPECT_EQ(accumulator.num_held(), 0);
 }
 
 TEST(CudaDenseSumOfFloatTest, TwoGradientsThatAreOursTakeOnePass) {

@@ -66,6 +66,15 @@ struct State {
     return {formula, step_size, beta1, beta2, epsilon};
   }
 
+  // Takes a sparse step on the CPU.
+  void SparseStep(const std::vector<int64_t>& indices, int64_t row_size,
+                  const std::vector<T>& grad) {
+    ThreadSharder sharder(1);
+    SparseApplyAdamAsync<T>(TakeStep(), GroupsOf(indices), row_size,
+                            grad.data(), var.data(), m.data(), v.data(),
+                            sharder);
+  }
+
   void ExpectSameBits(const State& other) const {
     const auto same = [](const auto& a, const auto& b) {
       return a.size() == b.size() &&
@@ -174,7 +183,6 @@ TYPED_TEST(CudaAdamAsyncTest, DenseHasTheBitsOfTheCpu) {
 
 TYPED_TEST(CudaAdamAsyncTest, SparseHasTheBitsOfTheCpu) {
   using T = TypeParam;
-  ThreadSharder sharder(1);
   const int64_t num_rows = 300;
   // Each formula has a row size; they include sizes with and without vectors.
   constexpr int64_t kRowSizes[] = {0, 72, 3};
@@ -185,9 +193,7 @@ TYPED_TEST(CudaAdamAsyncTest, SparseHasTheBitsOfTheCpu) {
       const std::vector<int64_t> indices = SkewedIndices(n, num_rows);
       const std::vector<T> grad = RandomArray<T>(n * row_size, 10, -1);
       State<T> expected(num_rows * row_size, formula);
-      SparseApplyAdamAsync<T>(expected.TakeStep(), GroupsOf(indices), row_size,
-                              grad.data(), expected.var.data(),
-                              expected.m.data(), expected.v.data(), sharder);
+      expected.SparseStep(indices, row_size, grad);
       State<T> scalars(num_rows * row_size, formula);
       SparseApply<1>(scalars.OnGpu(), num_rows, row_size,
                      std::vector<int32_t>(indices.begin(), indices.end()), grad,
@@ -206,15 +212,12 @@ TYPED_TEST(CudaAdamAsyncTest, SparseHasTheBitsOfTheCpu) {
 }
 
 TEST(CudaSparseTest, RmspropTakesItsOwnMomentum) {
-  ThreadSharder sharder(1);
   const std::vector<int64_t> indices = {3, 0, 3};
   const std::vector<float> grad = RandomArray<float>(12, 10, -1);
   for (const float momentum : {0.0f, 0.5f}) {
     State<float> expected(20, AdamAsyncFormula::kRmsprop);
     expected.momentum = momentum;
-    SparseApplyAdamAsync<float>(expected.TakeStep(), GroupsOf(indices), 4,
-                                grad.data(), expected.var.data(),
-                                expected.m.data(), expected.v.data(), sharder);
+    expected.SparseStep(indices, 4, grad);
     State<float> actual(20, AdamAsyncFormula::kRmsprop);
     actual.momentum = momentum;
     SparseApply<4>(actual.OnGpu(), 5, 4, indices, grad, true, 1);
@@ -239,7 +242,6 @@ TEST(CudaSparseTest, ABadIndexIsNamedAndNothingIsWritten) {
 }
 
 TEST(CudaSparseTest, WithoutValidationBadIndicesAreIgnored) {
-  ThreadSharder sharder(1);
   std::vector<int64_t> indices = SkewedIndices(2000, 300);
   for (int64_t i = 0; i < 2000; i += 3) {
     indices[i] = i % 2 == 0 ? -i - 1 : 300 + i;
@@ -252,9 +254,7 @@ TEST(CudaSparseTest, WithoutValidationBadIndicesAreIgnored) {
     index = index < 300 ? index : -1;
   }
   State<float> expected(1204, AdamAsyncFormula::kAdam);
-  SparseApplyAdamAsync<float>(expected.TakeStep(), GroupsOf(indices), 4,
-                              grad.data(), expected.var.data(),
-                              expected.m.data(), expected.v.data(), sharder);
+  expected.SparseStep(indices, 4, grad);
   actual.ExpectSameBits(expected);
 }
 

@@ -39,14 +39,19 @@ TEST(HalfTest, WidensEveryValueExactlyThoughDenormalsAreFlushed) {
   }
 }
 
-TEST(HalfTest, NarrowsEveryValueToItself) {
+template <typename T>
+class Float16Test : public testing::Test {};
+using Types = testing::Types<Half, BFloat16>;
+TYPED_TEST_SUITE(Float16Test, Types);
+
+TYPED_TEST(Float16Test, NarrowsEveryValueToItself) {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
-    const Half half = {static_cast<uint16_t>(bits)};
-    const float value = Widen(half);
+    const float value = Widen(TypeParam{static_cast<uint16_t>(bits)});
+    const TypeParam narrow = Narrow<TypeParam>(value);
     if (std::isnan(value)) {
-      EXPECT_TRUE(std::isnan(Widen(Narrow<Half>(value)))) << bits;
+      EXPECT_TRUE(std::isnan(Widen(narrow))) << bits;
     } else {
-      EXPECT_EQ(Narrow<Half>(value).bits, half.bits);
+      EXPECT_EQ(narrow.bits, bits);
     }
   }
 }
@@ -70,17 +75,6 @@ TEST(HalfTest, OverflowsToInfinity) {
   EXPECT_EQ(Narrow<Half>(65520.0f).bits, 0x7c00);
   EXPECT_EQ(Narrow<Half>(-1e30f).bits, 0xfc00);
   EXPECT_EQ(Narrow<Half>(std::numeric_limits<float>::infinity()).bits, 0x7c00);
-}
-
-TEST(BFloat16Test, NarrowsEveryValueToItself) {
-  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
-    const BFloat16 value = {static_cast<uint16_t>(bits)};
-    if (std::isnan(Widen(value))) {
-      EXPECT_TRUE(std::isnan(Widen(Narrow<BFloat16>(Widen(value))))) << bits;
-    } else {
-      EXPECT_EQ(Narrow<BFloat16>(Widen(value)).bits, value.bits);
-    }
-  }
 }
 
 TEST(BFloat16Test, RoundsBetweenNeighboursToNearestEven) {

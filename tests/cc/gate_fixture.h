@@ -39,6 +39,16 @@ class GateTest : public ::testing::Test {
 
   static constexpr auto kLease = std::chrono::seconds(60);
   static constexpr auto kStartLease = std::chrono::seconds(600);
+  static constexpr auto kSecond = std::chrono::seconds(1);
+
+  static SyncGateOptions Options(int64_t quorum, int64_t total,
+                                 bool strict = true) {
+    SyncGateOptions options;
+    options.quorum = quorum;
+    options.total = total;
+    options.strict = strict;
+    return options;
+  }
 
   // Makes a gate that was never opened.
   void Make(SyncGateOptions options) {
@@ -48,11 +58,7 @@ class GateTest : public ::testing::Test {
 
   // Makes a gate that is open, at step 0.
   void Start(int64_t quorum, int64_t total, bool strict = true) {
-    SyncGateOptions options;
-    options.quorum = quorum;
-    options.total = total;
-    options.strict = strict;
-    Make(options);
+    Make(Options(quorum, total, strict));
     generation = Open(0);
   }
 
@@ -98,18 +104,26 @@ class GateTest : public ::testing::Test {
     gate->Abort(permit.generation, worker, permit.round);
   }
 
+  // Does all that a worker does in a round before it commits. Its permit must
+  // be granted at once.
+  SyncGate::Permit BeginPush(const GateWorker& worker) {
+    const AcquireCall call = Acquire(worker);
+    EXPECT_TRUE(call->granted());
+    EXPECT_EQ(Admit(worker, call->value), Admission::kAdmitted);
+    return call->value;
+  }
+
   // Does all that a worker does in a round after its wait.
   bool Contribute(const GateWorker& worker, const SyncGate::Permit& permit) {
     return Admit(worker, permit) == Admission::kAdmitted &&
            Commit(worker, permit);
   }
 
-  // The same with the acquire, whose permit must be granted at once.
+  // The same with the acquire.
   SyncGate::Permit Give(const GateWorker& worker) {
-    const AcquireCall call = Acquire(worker);
-    EXPECT_TRUE(call->granted());
-    EXPECT_TRUE(Contribute(worker, call->value));
-    return call->value;
+    const SyncGate::Permit permit = BeginPush(worker);
+    EXPECT_TRUE(Commit(worker, permit));
+    return permit;
   }
 
   QuorumCall WaitQuorum(SyncGate::Time timeout = SyncGate::Time(0)) {
@@ -159,6 +173,23 @@ class GateTest : public ::testing::Test {
     gate->Poll();
   }
 
+  // Passes the time, and expects the wait to end at its last second.
+  template <typename Call>
+  void PassUntilEnd(SyncGate::Time time, const Call& call) {
+    Pass(time - kSecond);
+    EXPECT_TRUE(call.waits());
+    Pass(kSecond);
+    EXPECT_FALSE(call.waits());
+  }
+
+  // The same for the worker's lease.
+  void ExpectToExpireAfter(SyncGate::Time time, const GateWorker& worker) {
+    Pass(time - kSecond);
+    EXPECT_TRUE(StatsOf(worker).live);
+    Pass(kSecond);
+    EXPECT_FALSE(StatsOf(worker).live);
+  }
+
   GateWorkerStats StatsOf(const GateWorker& worker) const {
     for (const GateWorkerStats& stats : gate->Stats().workers) {
       if (stats.device == worker.device) {
@@ -194,6 +225,7 @@ class GateTest : public ::testing::Test {
   const GateWorker a = Worker(0);
   const GateWorker b = Worker(1);
   const GateWorker c = Worker(2);
+  const GateWorker restarted = Worker(0, /*incarnation=*/2);  // a, begun anew
 
  private:
   template <typename Call>

@@ -18,15 +18,6 @@
 namespace tf_syncrep {
 namespace {
 
-TEST(KeyHashTest, IsTheDocumentedOne) {
-  EXPECT_EQ(HashKey(0), 0xe220a8397b1dcdafu);
-  EXPECT_EQ(HashKey(1), 0x910a2dec89025cc1u);
-  EXPECT_EQ(HashKey(-1), 0xe4d971771b652c20u);
-  EXPECT_EQ(KeyOwner(0, 3), 1);
-  EXPECT_EQ(KeyOwner(1, 3), 2);
-  EXPECT_EQ(KeyOwner(-1, 3), 2);
-}
-
 class KeyRequestsTest : public testing::TestWithParam<int> {};
 
 TEST_P(KeyRequestsTest, HaveEachKeyOnceInOrder) {

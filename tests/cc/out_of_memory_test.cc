@@ -127,31 +127,20 @@ TEST(OutOfMemoryTest, ChunksAreFreedOrComeBack) {
 }
 
 TEST(OutOfMemoryTest, RowsAreNotGrouped) {
-  const std::vector<int64_t> indices = SomeRows(5000);
-  ThreadSharder sharder(1);
-  EXPECT_EQ(FailEachAllocation([&] {
-              RowGroups groups;
-              BadRow bad_row;
-              return groups.Find(indices.data(), kRows, 5000,
-                                 RowGroups::BadRows::kRefused, sharder,
-                                 &bad_row) == RowGroups::Status::kOk;
-            }),
-            2);
-}
-
-TEST(OutOfMemoryTest, RowsOfALargeTableAreNotGrouped) {
-  // The sort counts 2^11 digits.
-  constexpr int64_t kTableRows = int64_t{1} << 22;
-  const std::vector<int64_t> indices = SomeRows(kTableRows);
-  ThreadSharder sharder(1);
-  EXPECT_EQ(FailEachAllocation([&] {
-              RowGroups groups;
-              BadRow bad_row;
-              return groups.Find(indices.data(), kRows, kTableRows,
-                                 RowGroups::BadRows::kRefused, sharder,
-                                 &bad_row) == RowGroups::Status::kOk;
-            }),
-            3);
+  // For a large table the sort counts 2^11 digits.
+  for (const auto& [table_rows, num_allocations] :
+       {std::pair<int64_t, int64_t>{5000, 2}, {int64_t{1} << 22, 3}}) {
+    const std::vector<int64_t> indices = SomeRows(table_rows);
+    ThreadSharder sharder(1);
+    const auto group = [&, num_rows = table_rows] {
+      RowGroups groups;
+      BadRow bad_row;
+      return groups.Find(indices.data(), kRows, num_rows,
+                         RowGroups::BadRows::kRefused, sharder,
+                         &bad_row) == RowGroups::Status::kOk;
+    };
+    EXPECT_EQ(FailEachAllocation(group), num_allocations);
+  }
 }
 
 TEST(OutOfMemoryTest, GradientsAreNotAddedAndCanBeAfterwards) {

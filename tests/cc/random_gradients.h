@@ -38,6 +38,16 @@ std::vector<T> RandomGradient(int64_t size, uint32_t seed) {
   return RandomValues<T>(size, random);
 }
 
+// Dense gradients with the seeds 0, 1 and so on.
+template <typename T>
+std::vector<std::vector<T>> RandomGradients(int num_gradients, int64_t size) {
+  std::vector<std::vector<T>> gradients;
+  for (int i = 0; i < num_gradients; ++i) {
+    gradients.push_back(RandomGradient<T>(size, i));
+  }
+  return gradients;
+}
+
 // A sparse gradient: `values` has a row for each of `rows`.
 template <typename T>
 struct Gradient {

@@ -96,6 +96,8 @@ TEST(RowGroupsTest, IndicesThatAreNoRowsCanBeLeftOut) {
   const RowGroups groups = GroupsOf({3, -1, 9, 10, 3, -7}, 10);
   EXPECT_EQ(groups.size(), 3);
   EXPECT_EQ(PositionsIn(groups, 1), (Positions{{3, {0, 4}}, {9, {2}}}));
+  const RowGroups ascending = GroupsOf({-2, 1, 4, 10}, 10);
+  EXPECT_EQ(PositionsIn(ascending, 1), (Positions{{1, {1}}, {4, {2}}}));
 }
 
 }  // namespace

@@ -64,6 +64,14 @@ struct ReadRows {
     next += num;
   }
 
+  // Reads all rows, few at a time.
+  void All(RowSnapshot* snapshot, const Arrays& arrays) {
+    const auto rows = static_cast<int64_t>(slot.size());
+    while (next < rows) {
+      Next(snapshot, arrays, std::min<int64_t>(100, rows - next));
+    }
+  }
+
   int64_t next = 0;
   std::vector<int32_t> table;
   std::vector<int32_t> slot;
@@ -209,9 +217,7 @@ TEST(RowSnapshotTest, WritersAndAReaderAtOnce) {
     }
   });
   ReadRows read(kRows);
-  while (read.next < kRows) {
-    read.Next(&snapshot, arrays, std::min<int64_t>(100, kRows - read.next));
-  }
+  read.All(&snapshot, arrays);
   over = true;
   kept.Close();
   writer.join();
@@ -238,9 +244,7 @@ TEST(RowSnapshotTest, RowsWhoseWriterSaysNothingAreOfOneUpdate) {
     }
   });
   ReadRows read(kRows);
-  while (read.next < kRows) {
-    read.Next(&snapshot, arrays, std::min<int64_t>(100, kRows - read.next));
-  }
+  read.All(&snapshot, arrays);
   over = true;
   writer.join();
   for (int64_t row = 0; row < kRows; ++row) {

@@ -6,13 +6,11 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
-#include <set>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/cc/row_arrays.h"
 #include "tests/cc/thread_sharder.h"
-#include "tf_syncrep/cc/lib/adam_async.h"
 #include "tf_syncrep/cc/lib/cpu_dispatch.h"
 #include "tf_syncrep/cc/lib/float16.h"
 #include "tf_syncrep/cc/lib/rules/adagrad.h"
@@ -167,63 +165,6 @@ TEST(RoundingDrawsTest, PartsOfATableDrawAsTheWholeTable) {
   }
 }
 
-template <typename T>
-struct SgdTable {
-  SgdTable(int64_t num_rows, int64_t row_size, float value)
-      : var(num_rows * row_size, Narrow<T>(value)) {}
-
-  RuleArrays<T> arrays() { return {var.data()}; }
-
-  std::vector<T> var;
-};
-
-TYPED_TEST(StochasticRoundingTest, AMeanOfManyUpdatesIsRight) {
-  using T = TypeParam;
-  constexpr int64_t kRows = 500;
-  constexpr int64_t kRowSize = 40;
-  ThreadSharder sharder(2);
-  const Sgd<float> rule = {1.0f};
-  for (const float start : {1.0f, -1.0f, 0x1p-20f}) {
-    // A 20th of the last place: rounded to nearest, it would never move.
-    const float place =
-        std::abs(Widen(Of<T>(Narrow<T>(start).bits + 1)) - start);
-    const std::vector<T> grad(kRows * kRowSize, Narrow<T>(place / 20));
-    const float step = Widen(grad[0]);
-    std::vector<int64_t> rows;
-    for (int64_t i = 0; i < kRows; ++i) {
-      rows.push_back(i);
-    }
-    SgdTable<T> nearest(kRows, kRowSize, start);
-    SgdTable<T> sparse = nearest;
-    SgdTable<T> dense = nearest;
-    constexpr int kUpdates = 50;
-    for (int update = 1; update <= kUpdates; ++update) {
-      const RoundingDraws draws(4, -update, 0, 1);
-      const auto rounded = RuleOf<T>(rule, BestCpuLevel(), &draws);
-      ApplyRule<T>(RuleOf<T>(rule), kRows, kRowSize, grad.data(), {},
-                   nearest.arrays(), sharder);
-      ApplyRule<T>(rounded, kRows, kRowSize, grad.data(), {}, dense.arrays(),
-                   sharder);
-      SparseApplyRule<T>(rounded, GroupsOf(rows), kRowSize, grad.data(),
-                         sparse.arrays(), sharder);
-    }
-    EXPECT_EQ(Widen(nearest.var[0]), start);
-    for (const SgdTable<T>* table : {&sparse, &dense}) {
-      double sum = 0;
-      for (const T x : table->var) {
-        sum += static_cast<double>(start) - Widen(x);
-      }
-      const double mean = sum / (kRows * kRowSize);
-      const double wanted = kUpdates * static_cast<double>(step);
-      // Each update of an element has a standard deviation of at most half a
-      // place; five of the mean's. The places below a power of two are smaller.
-      const double deviation =
-          place / 2 * std::sqrt(1.0 * kUpdates / (kRows * kRowSize));
-      EXPECT_NEAR(mean, wanted, 5 * deviation) << start;
-    }
-  }
-}
-
 template <typename T, typename Rule>
 std::vector<T> Updated(const Rule& rule, int threads, CpuLevel level,
                        int64_t row_size) {
@@ -298,65 +239,6 @@ TYPED_TEST(StochasticRoundingTest, DenseUpdateBesideAReaderGetsTheSameBits) {
   EXPECT_EQ(std::memcmp(in_place.data(), copied.data(), kSize * sizeof(T)), 0);
   EXPECT_EQ(std::memcmp(in_place.data(), in_blocks.data(), kSize * sizeof(T)),
             0);
-}
-
-// AdamAsync's own entrances hand the random numbers on, and its moments are not
-// rounded.
-TYPED_TEST(StochasticRoundingTest, AdamAsyncMovesByWholePlacesAndKeepsMoments) {
-  using T = TypeParam;
-  constexpr int64_t kRows = 200;
-  constexpr int64_t kRowSize = 16;
-  const AdamAsyncUpdate<float> update = {AdamAsyncFormula::kAdam, 1e-4f, 0.9f,
-                                         0.999f, 1e-7f};
-  const std::vector<T> grad(kRows * kRowSize, Narrow<T>(0.5f));
-  std::vector<int64_t> rows;
-  for (int64_t i = 0; i < kRows; ++i) {
-    rows.push_back(i);
-  }
-  ThreadSharder sharder(2);
-  const RoundingDraws draws(7, -1, 0, 1);
-  for (const bool is_sparse : {false, true}) {
-    std::vector<T> var[2];
-    std::vector<float> m[2];
-    std::vector<float> v[2];
-    for (int i = 0; i < 2; ++i) {
-      var[i].assign(kRows * kRowSize, Narrow<T>(1.0f));
-      m[i].assign(kRows * kRowSize, 0.0f);
-      v[i].assign(kRows * kRowSize, 0.0f);
-      const RoundingDraws* const used = i == 0 ? nullptr : &draws;
-      if (is_sparse) {
-        SparseApplyAdamAsync<T>(update, GroupsOf(rows), kRowSize, grad.data(),
-                                var[i].data(), m[i].data(), v[i].data(),
-                                sharder, BestCpuLevel(), used);
-      } else {
-        ApplyAdamAsync<T>(update, kRows * kRowSize, grad.data(), {},
-                          var[i].data(), m[i].data(), v[i].data(), sharder,
-                          BestCpuLevel(), used);
-      }
-    }
-    EXPECT_EQ(m[0], m[1]);
-    EXPECT_EQ(v[0], v[1]);
-    std::set<float> values;
-    for (const T x : var[1]) {
-      values.insert(Widen(x));
-    }
-    EXPECT_EQ(values.size(), 2u) << is_sparse;
-    EXPECT_EQ(*values.rbegin(), 1.0f);
-  }
-}
-
-TEST(StochasticRoundingOfFloatsTest, ChangesNothing) {
-  ThreadSharder sharder(2);
-  const Sgd<float> rule = {0.1f};
-  const RoundingDraws draws(8, -1, 0, 1);
-  const std::vector<float> grad(5000, 0.3f);
-  std::vector<float> nearest(5000, 1.0f);
-  std::vector<float> rounded = nearest;
-  ApplyRule<float>(RuleOf<float>(rule), 5000, 1, grad.data(), {},
-                   {nearest.data()}, sharder);
-  ApplyRule<float>(RuleOf<float>(rule, BestCpuLevel(), &draws), 5000, 1,
-                   grad.data(), {}, {rounded.data()}, sharder);
-  EXPECT_EQ(nearest, rounded);
 }
 
 }  // namespace

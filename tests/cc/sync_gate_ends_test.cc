@@ -63,10 +63,9 @@ TEST_F(SyncGateEndsTest, AFirstAcquireOfAClosedGateIsStaleInTheNextTraining) {
 
 TEST_F(SyncGateEndsTest, CommitAndLeaveSucceedAfterClose) {
   Start(2, 2);
-  const auto of_a = Acquire(a);
-  Admit(a, of_a->value);
+  const SyncGate::Permit of_a = BeginPush(a);
   Close();
-  EXPECT_TRUE(Commit(a, of_a->value));
+  EXPECT_TRUE(Commit(a, of_a));
   gate->Leave(a);
   EXPECT_EQ(gate->Stats().pending, 1);
   EXPECT_FALSE(StatsOf(a).live);

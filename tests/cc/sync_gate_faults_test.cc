@@ -35,15 +35,12 @@ TEST_F(SyncGateFaultsTest, OthersTakeOverTheShareOfOneWhoseLeaseEnded) {
 TEST_F(SyncGateFaultsTest, TheFirstStepHasTheLongLeaseAndTheNextTheShortOne) {
   Start(1, 2);
   Acquire(a);
-  Pass(kStartLease - std::chrono::seconds(1));
+  Pass(kStartLease - kSecond);
   EXPECT_TRUE(StatsOf(a).live);
   Give(a);
   Update();
   Acquire(a);
-  Pass(kLease - std::chrono::seconds(1));
-  EXPECT_TRUE(StatsOf(a).live);
-  Pass(std::chrono::seconds(1));
-  EXPECT_FALSE(StatsOf(a).live);
+  ExpectToExpireAfter(kLease, a);
 }
 
 TEST_F(SyncGateFaultsTest, ANewSessionsFirstStepHasTheLongLeaseAgain) {
@@ -51,7 +48,7 @@ TEST_F(SyncGateFaultsTest, ANewSessionsFirstStepHasTheLongLeaseAgain) {
   Give(a);
   Update();
   Acquire(a, Kind::kFirst);
-  Pass(kStartLease - std::chrono::seconds(1));
+  Pass(kStartLease - kSecond);
   EXPECT_TRUE(StatsOf(a).live);
 }
 
@@ -152,26 +149,16 @@ TEST_F(SyncGateFaultsTest, AnAbortedContributionVoidsTheRound) {
   EXPECT_EQ(gate->Stats().step, 1);
 }
 
-TEST_F(SyncGateFaultsTest, AContributionThatExpiresVoidsTheRound) {
-  Start(2, 2);
-  const auto of_a = Acquire(a);
-  Admit(a, of_a->value);
-  Pass(kLease);
-  EXPECT_EQ(gate->Stats().voids, 1);
-  EXPECT_EQ(StatsOf(a).expired, 1);
-  EXPECT_FALSE(Commit(a, of_a->value));
-}
-
-TEST_F(SyncGateFaultsTest, SeveralThatExpireAtOnceVoidTheRoundOnce) {
+TEST_F(SyncGateFaultsTest, ContributionsThatExpireVoidTheRoundOnce) {
   Start(3, 3);
-  const auto of_a = Acquire(a);
-  const auto of_b = Acquire(b);
-  Admit(a, of_a->value);
-  Admit(b, of_b->value);
+  const SyncGate::Permit of_a = BeginPush(a);
+  BeginPush(b);
   Pass(kLease);
   EXPECT_EQ(gate->Stats().voids, 1);
   EXPECT_EQ(gate->Stats().aborted, 2);
   EXPECT_EQ(gate->Stats().expired, 2);
+  EXPECT_EQ(StatsOf(a).expired, 1);
+  EXPECT_FALSE(Commit(a, of_a));
 }
 
 // --- Steps and pushes that outlast the lease ---
@@ -186,7 +173,7 @@ TEST_F(SyncGateFaultsTest, StepsThatAlwaysOutlastTheLeaseAreWaitedFor) {
       calls[task] = Acquire(Worker(task));
     }
     for (int second = 0; second < 90; ++second) {
-      Pass(std::chrono::seconds(1));
+      Pass(kSecond);
     }
     for (int task = 0; task < 4; ++task) {
       ASSERT_TRUE(Contribute(Worker(task), calls[task]->value));
@@ -212,17 +199,17 @@ TEST_F(SyncGateFaultsTest, AStepThatOnceOutlastsTheLeaseIsGivenUpOnce) {
   };
   EXPECT_EQ(step_for(2 * kLease), 1);
   EXPECT_EQ(step_for(2 * kLease), 1);
-  EXPECT_EQ(step_for(4 * kLease - std::chrono::seconds(1)), 1);
+  EXPECT_EQ(step_for(4 * kLease - kSecond), 1);
   EXPECT_EQ(StatsOf(a).contributed, 4);
 }
 
 TEST_F(SyncGateFaultsTest, AFirstStepIsForgottenWhenTheSecondIsOver) {
   Start(1, 1);
   const auto of_a = Acquire(a);
-  Pass(100 * std::chrono::seconds(1));
+  Pass(100 * kSecond);
   Contribute(a, of_a->value);
   Update();
-  EXPECT_EQ(gate->Poll(), now + 2 * 100 * std::chrono::seconds(1));
+  EXPECT_EQ(gate->Poll(), now + 2 * 100 * kSecond);
   Give(a);
   Update();
   EXPECT_EQ(gate->Poll(), now + kLease);
@@ -249,13 +236,12 @@ TEST_F(SyncGateFaultsTest, PushesThatAlwaysOutlastTheLeaseVoidOneRound) {
 
 TEST_F(SyncGateFaultsTest, WhoGivesUpSlowPushesAndBeginsAnewIsGivenMoreTime) {
   Start(2, 2);
-  const auto slow = Acquire(a);
-  Admit(a, slow->value);
+  BeginPush(a);
   Pass(2 * kLease);
   EXPECT_EQ(gate->Stats().voids, 1);
   const auto again = Acquire(a);  // and never committed
   Admit(a, again->value);
-  Pass(4 * kLease - std::chrono::seconds(1));
+  Pass(4 * kLease - kSecond);
   EXPECT_TRUE(Commit(a, again->value));
 }
 
@@ -265,20 +251,17 @@ TEST_F(SyncGateFaultsTest, NoSilenceIsWaitedForLongerThanTwiceTheStartLease) {
   Pass(10 * kStartLease);
   EXPECT_EQ(Admit(a, cut_off->value), Admission::kAdmitted);  // and then dies
   Give(b);
-  Pass(2 * kStartLease - std::chrono::seconds(1));
+  Pass(2 * kStartLease - kSecond);
   EXPECT_EQ(gate->Stats().voids, 0);
-  Pass(std::chrono::seconds(1));
+  Pass(kSecond);
   EXPECT_EQ(gate->Stats().voids, 1);
 }
 
 TEST_F(SyncGateFaultsTest, ANewIncarnationIsNotTreatedWithTheOldOnesPatience) {
   Start(1, 1);
-  const auto slow = Acquire(a);
-  Admit(a, slow->value);
+  BeginPush(a);
   Pass(2 * kLease);
-  const GateWorker restarted = Worker(0, 2);
-  const auto fresh = Acquire(restarted);
-  Admit(restarted, fresh->value);
+  BeginPush(restarted);
   Pass(kLease);
   EXPECT_EQ(gate->Stats().voids, 2);
 }
@@ -338,7 +321,6 @@ TEST_F(SyncGateFaultsTest, AReplacedContributionVoidsTheRound) {
   const auto of_a = Acquire(a);
   Give(b);
   Admit(a, of_a->value);
-  const GateWorker restarted = Worker(0, /*incarnation=*/2);
   const auto anew = Acquire(restarted);
   EXPECT_EQ(gate->Stats().voids, 1);
   ASSERT_TRUE(anew->granted());
@@ -350,27 +332,24 @@ TEST_F(SyncGateFaultsTest, AReplacedContributionVoidsTheRound) {
 
 TEST_F(SyncGateFaultsTest, ASecondAcquireGivesUpWhatTheFirstHeld) {
   Start(2, 2);
-  const auto first = Acquire(a);
-  Admit(a, first->value);
+  const SyncGate::Permit first = BeginPush(a);
   const auto second = Acquire(a);
   EXPECT_EQ(gate->Stats().voids, 1);
   EXPECT_TRUE(second->granted());
-  EXPECT_FALSE(Commit(a, first->value));
+  EXPECT_FALSE(Commit(a, first));
 }
 
 TEST_F(SyncGateFaultsTest, ASecondAdmitGivesUpWhatTheFirstPushed) {
   Start(2, 2);
-  const auto call = Acquire(a);
-  Admit(a, call->value);
-  EXPECT_EQ(Admit(a, call->value), Admission::kStale);
+  const SyncGate::Permit call = BeginPush(a);
+  EXPECT_EQ(Admit(a, call), Admission::kStale);
   EXPECT_EQ(gate->Stats().voids, 1);
-  EXPECT_FALSE(Commit(a, call->value));
+  EXPECT_FALSE(Commit(a, call));
 }
 
 TEST_F(SyncGateFaultsTest, OneWhoLeavesBetweenAdmitAndCommitVoidsTheRound) {
   Start(2, 2);
-  const auto call = Acquire(a);
-  Admit(a, call->value);
+  BeginPush(a);
   gate->Leave(a);
   EXPECT_EQ(gate->Stats().voids, 1);
 }
@@ -390,7 +369,6 @@ TEST_F(SyncGateFaultsTest, AVoidRoundTakesItsPermitsWithIt) {
 TEST_F(SyncGateFaultsTest, ANewIncarnationTakesThePlaceOfThePermit) {
   Start(1, 1);
   const auto of_a = Acquire(a);
-  const GateWorker restarted = Worker(0, 2);
   EXPECT_TRUE(Acquire(restarted)->granted());
   EXPECT_EQ(Admit(a, of_a->value), Admission::kStale);
   EXPECT_EQ(gate->Stats().voids, 0);
@@ -400,7 +378,7 @@ TEST_F(SyncGateFaultsTest, ANewIncarnationEndsTheWaitOfTheOld) {
   Start(1, 1);
   Acquire(b);
   const auto old = Acquire(a);
-  const auto fresh = Acquire(Worker(0, 2));
+  const auto fresh = Acquire(restarted);
   EXPECT_TRUE(old->ended_with(GateStatus::kAborted));
   EXPECT_TRUE(fresh->waits());
   EXPECT_EQ(gate->Stats().live, 2);
@@ -409,7 +387,6 @@ TEST_F(SyncGateFaultsTest, ANewIncarnationEndsTheWaitOfTheOld) {
 TEST_F(SyncGateFaultsTest, WhatTheOldIncarnationCommittedStaysItsShare) {
   Start(2, 2);
   Give(a);
-  const GateWorker restarted = Worker(0, 2);
   const auto waiting = Acquire(restarted);
   EXPECT_TRUE(waiting->waits());
   Give(b);
@@ -420,14 +397,12 @@ TEST_F(SyncGateFaultsTest, WhatTheOldIncarnationCommittedStaysItsShare) {
 TEST_F(SyncGateFaultsTest, CallsOfADeadIncarnationHaveNoEffect) {
   Start(2, 2);
   const auto old = Acquire(a);
-  const GateWorker restarted = Worker(0, 2);
-  const auto fresh = Acquire(restarted);
-  Admit(restarted, fresh->value);
+  const SyncGate::Permit fresh = BeginPush(restarted);
   EXPECT_EQ(Admit(a, old->value), Admission::kStale);
   EXPECT_FALSE(Commit(a, old->value));
   Abort(a, old->value);
   gate->Leave(a);
-  EXPECT_TRUE(Commit(restarted, fresh->value));
+  EXPECT_TRUE(Commit(restarted, fresh));
   EXPECT_EQ(gate->Stats().voids, 0);
   EXPECT_EQ(gate->Stats().live, 2);
 }
@@ -435,7 +410,6 @@ TEST_F(SyncGateFaultsTest, CallsOfADeadIncarnationHaveNoEffect) {
 TEST_F(SyncGateFaultsTest, AnAcquireOfADeadIncarnationIsAborted) {
   Start(1, 1);
   Acquire(a);
-  const GateWorker restarted = Worker(0, 2);
   const auto fresh = Acquire(restarted);
   const auto zombie = Acquire(a);
   EXPECT_TRUE(zombie->ended_with(GateStatus::kAborted));
@@ -447,7 +421,7 @@ TEST_F(SyncGateFaultsTest, ANewIncarnationsFirstStepHasTheLongLease) {
   Start(1, 3);
   Give(a);
   Update();
-  Acquire(Worker(0, 2));
+  Acquire(restarted);
   Pass(kLease);
   EXPECT_TRUE(StatsOf(a).live);
 }
@@ -499,26 +473,22 @@ TEST_F(SyncGateFaultsTest, WorkersNeverSeenAreExpectedForTheStartLease) {
   Start(2, 2);
   Give(a);
   const auto again = Acquire(a);
-  Pass(kStartLease - std::chrono::seconds(1));
+  Pass(kStartLease - kSecond);
   EXPECT_TRUE(again->waits());
   EXPECT_EQ(gate->Stats().live, 2);
-  Pass(std::chrono::seconds(1));
+  Pass(kSecond);
   EXPECT_TRUE(again->granted());
   EXPECT_EQ(gate->Stats().live, 1);
 }
 
 TEST_F(SyncGateFaultsTest, TheyAreExpectedFromTheOpeningOn) {
-  SyncGateOptions options;
-  options.quorum = options.total = 2;
-  Make(options);
+  Make(Options(2, 2));
   const auto first = Acquire(a);
   Pass(10 * kStartLease);  // the chief comes last
   generation = Open(0);
   EXPECT_TRUE(Contribute(a, first->value));
   const auto again = Acquire(a);
-  Pass(kStartLease - std::chrono::seconds(1));
-  EXPECT_TRUE(again->waits());
-  Pass(std::chrono::seconds(1));
+  PassUntilEnd(kStartLease, *again);
   EXPECT_TRUE(again->granted());
 }
 

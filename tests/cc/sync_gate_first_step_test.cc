@@ -8,22 +8,11 @@ namespace {
 
 class SyncGateFirstStepTest : public GateTest {
  protected:
-  static constexpr auto kSecond = std::chrono::seconds(1);
-
   // The worker's first step takes this long, and its gradient counts.
   void GiveAfter(SyncGate::Time time, const GateWorker& worker) {
     const auto call = Acquire(worker);
     Pass(time);
     EXPECT_TRUE(Contribute(worker, call->value));
-  }
-
-  // Passes the time except for a second, after which the worker is live, then
-  // the second.
-  void ExpectToExpireAfter(SyncGate::Time time, const GateWorker& worker) {
-    Pass(time - kSecond);
-    EXPECT_TRUE(StatsOf(worker).live);
-    Pass(kSecond);
-    EXPECT_FALSE(StatsOf(worker).live);
   }
 };
 
@@ -74,8 +63,7 @@ TEST_F(SyncGateFirstStepTest, IsWaitedForNoLongerThanTheStartLease) {
 }
 
 TEST_F(SyncGateFirstStepTest, AStartLeaseBelowTheLeaseStays) {
-  SyncGateOptions options;
-  options.quorum = options.total = 2;
+  SyncGateOptions options = Options(2, 2);
   options.start_lease = kLease / 2;
   Make(options);
   generation = Open(0);
@@ -87,7 +75,6 @@ TEST_F(SyncGateFirstStepTest, AStartLeaseBelowTheLeaseStays) {
 TEST_F(SyncGateFirstStepTest, FewerThanAreInItTellNothing) {
   Start(4, 4, /*strict=*/false);
   Give(a);
-  const GateWorker restarted = Worker(0, /*incarnation=*/2);
   Give(restarted);  // the same worker, though it starts twice
   Acquire(b);
   Acquire(c);
@@ -111,9 +98,7 @@ TEST_F(SyncGateFirstStepTest, WhoWaitsIsNotInIt) {
   Give(a);
   Give(a);
   const auto of_c = Acquire(c);
-  Pass(kLease - kSecond);
-  EXPECT_TRUE(of_c->waits());
-  Pass(kSecond);
+  PassUntilEnd(kLease, *of_c);
   EXPECT_TRUE(of_c->granted());
 }
 

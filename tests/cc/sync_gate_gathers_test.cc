@@ -9,10 +9,7 @@ namespace {
 class SyncGateGathersTest : public GateTest {
  protected:
   void Gather(int64_t quorum, int64_t total, bool gathers = true) {
-    SyncGateOptions options;
-    options.quorum = quorum;
-    options.total = total;
-    options.strict = false;
+    SyncGateOptions options = Options(quorum, total, /*strict=*/false);
     options.gathers = gathers;
     Make(options);
     generation = Open(0);
@@ -44,9 +41,7 @@ TEST_F(SyncGateGathersTest, OneThatDoesNotComeIsWaitedForForALease) {
   Give(a);
   const auto waiting = Acquire(a);
   EXPECT_LE(gate->Poll(), now + kLease);
-  Pass(kLease - std::chrono::seconds(1));
-  EXPECT_TRUE(waiting->waits());
-  Pass(std::chrono::seconds(1));
+  PassUntilEnd(kLease, *waiting);
   EXPECT_TRUE(waiting->granted());
   EXPECT_TRUE(Contribute(a, waiting->value));
   Update();

@@ -100,14 +100,14 @@ TEST_F(SyncGateGenerationsTest,
   const auto of_a = Acquire(a, Kind::kFirst, Terms(1, 1));
   const auto of_b = Acquire(b, Kind::kFirst, Terms(3, 3));
   EXPECT_EQ(gate->Poll(), now + kLease);
-  Pass(kLease - std::chrono::seconds(1));
+  Pass(kLease - kSecond);
   EXPECT_TRUE(of_a->waits());
   generation = Open(4, Terms(1, 1));
   ASSERT_TRUE(of_a->granted());
   EXPECT_TRUE(of_b->waits());
   EXPECT_TRUE(Contribute(a, of_a->value));
   EXPECT_EQ(Update(), 1);
-  Pass(std::chrono::seconds(1));
+  Pass(kSecond);
   EXPECT_TRUE(of_b->ended_with(GateStatus::kInvalidArgument));
 }
 
@@ -139,15 +139,15 @@ TEST_F(SyncGateGenerationsTest, AStrangerToAClosedTrainingWaitsForTheNext) {
   Update();
   Close();
   const auto stranger = Acquire(b, Kind::kFirst);
-  const auto restarted = Acquire(Worker(0, /*incarnation=*/2), Kind::kFirst);
-  Pass(kStartLease - std::chrono::seconds(1));
+  const auto anew = Acquire(restarted, Kind::kFirst);
+  Pass(kStartLease - kSecond);
   EXPECT_TRUE(stranger->waits());
-  EXPECT_TRUE(restarted->waits());
+  EXPECT_TRUE(anew->waits());
   generation = Open(9);
   EXPECT_EQ(gate->Stats().live, 2);
-  ASSERT_TRUE(restarted->granted());  // in order of device names
-  EXPECT_EQ(restarted->value.step, 9);
-  EXPECT_EQ(restarted->value.generation, generation);
+  ASSERT_TRUE(anew->granted());  // in order of device names
+  EXPECT_EQ(anew->value.step, 9);
+  EXPECT_EQ(anew->value.generation, generation);
 }
 
 TEST_F(SyncGateGenerationsTest, WhoHasHeardOfTheEndOrLeftWaitsForTheNextToo) {
@@ -208,13 +208,10 @@ TEST_F(SyncGateGenerationsTest, WorkersThatCameEarlyAreNotExpiredByWaiting) {
   Start(2, 2);
   Close();
   const auto of_a = Acquire(a, Kind::kFirst);
-  Pass(kStartLease - std::chrono::seconds(1));
+  Pass(kStartLease - kSecond);
   generation = Open(0);
   ASSERT_TRUE(of_a->granted());
-  Pass(kStartLease - std::chrono::seconds(1));
-  EXPECT_TRUE(StatsOf(a).live);
-  Pass(std::chrono::seconds(1));
-  EXPECT_FALSE(StatsOf(a).live);
+  ExpectToExpireAfter(kStartLease, a);
 }
 
 TEST_F(SyncGateGenerationsTest, ShutdownEndsTheirWaitsToo) {

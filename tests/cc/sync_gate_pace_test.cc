@@ -37,11 +37,8 @@ class SyncGatePaceTest : public GateTest {
 
   void Begin(int num_workers, int64_t quorum, int64_t total, bool strict,
              const StepTime& step_time, bool spares = true) {
-    SyncGateOptions options;
+    SyncGateOptions options = Options(quorum, total, strict);
     options.spares = spares;
-    options.quorum = quorum;
-    options.total = total;
-    options.strict = strict;
     options.alarm = [this] { alarms_++; };
     Make(options);
     generation = Open(0);
@@ -268,9 +265,7 @@ TEST_F(SyncGatePaceTest, AWorkerThatDiesWhileItPushesCostsAFewSteps) {
 TEST_F(SyncGatePaceTest, IdleWorkersCostTheGateNoTime) {
   // Processor time of rounds with a thousand workers.
   const auto time_of = [this](bool spares) {
-    SyncGateOptions options;
-    options.quorum = options.total = 1000;
-    options.strict = false;
+    SyncGateOptions options = Options(1000, 1000, /*strict=*/false);
     options.spares = spares;
     Make(options);
     generation = Open(0);

@@ -27,9 +27,7 @@ TEST_F(SyncGateUpdaterLeaseTest, ASilentUpdaterFailsAllWaits) {
   Acquire(a);
   const auto waiting = Acquire(b);
   EXPECT_EQ(gate->Poll(), now + kUpdaterLease);
-  Pass(kUpdaterLease - std::chrono::seconds(1));
-  EXPECT_TRUE(waiting->waits());
-  Pass(std::chrono::seconds(1));
+  PassUntilEnd(kUpdaterLease, *waiting);
   EXPECT_TRUE(waiting->ended_with(GateStatus::kDeadlineExceeded));
   EXPECT_EQ(waiting->status.message,
             "The updater has not called for its lease of 20000 ms: the "
@@ -42,7 +40,7 @@ TEST_F(SyncGateUpdaterLeaseTest, BeforeItsFirstCallTheStartLeaseHolds) {
   const auto waiting = Acquire(b);
   Pass(std::chrono::seconds(99));
   EXPECT_TRUE(waiting->waits());
-  Pass(std::chrono::seconds(1));
+  Pass(kSecond);
   EXPECT_TRUE(waiting->ended_with(GateStatus::kDeadlineExceeded));
 }
 
@@ -55,7 +53,7 @@ TEST_F(SyncGateUpdaterLeaseTest, AfterSignsOfLifeTheStartLeaseStillHolds) {
   WaitQuorum(std::chrono::seconds(15));
   Pass(std::chrono::seconds(34));
   EXPECT_TRUE(Acquire(a)->granted());
-  Pass(std::chrono::seconds(1));
+  Pass(kSecond);
   EXPECT_TRUE(Acquire(a)->ended_with(GateStatus::kDeadlineExceeded));
 }
 
@@ -73,7 +71,7 @@ TEST_F(SyncGateUpdaterLeaseTest, ItsLeaseBeginsWhereItsLastWaitEnds) {
   now += std::chrono::seconds(34);  // and nobody polls meanwhile
   gate->Poll();
   EXPECT_TRUE(Acquire(a)->granted());
-  Pass(std::chrono::seconds(1));
+  Pass(kSecond);
   EXPECT_TRUE(Acquire(a)->ended_with(GateStatus::kDeadlineExceeded));
 }
 
@@ -88,8 +86,7 @@ TEST_F(SyncGateUpdaterLeaseTest, AnAdvanceRenewsIt) {
 
 TEST_F(SyncGateUpdaterLeaseTest, AChiefThatDrainsDoesNotStandInForIt) {
   Hello();
-  const auto of_a = Acquire(a);
-  Admit(a, of_a->value);
+  BeginPush(a);
   const auto drain = Drain();
   Pass(kUpdaterLease);
   EXPECT_TRUE(drain->ended_with(GateStatus::kDeadlineExceeded));

@@ -82,7 +82,7 @@ TEST_F(SyncGateUpdaterTest, AQuorumWaitEndsAfterItsTimeout) {
   const auto quorum = WaitQuorum(std::chrono::seconds(5));
   Pass(std::chrono::seconds(4));
   EXPECT_TRUE(quorum->waits());
-  Pass(std::chrono::seconds(1));
+  Pass(kSecond);
   EXPECT_TRUE(quorum->ended_with(GateStatus::kDeadlineExceeded));
 }
 
@@ -214,10 +214,9 @@ TEST_F(SyncGateUpdaterTest, WithNothingToFlushTheRoundStaysOpen) {
 TEST_F(SyncGateUpdaterTest, AFlushWhoseRoundIsVoidHasNothing) {
   Start(3, 3);
   Give(a);
-  const auto of_b = Acquire(b);
-  Admit(b, of_b->value);
+  const SyncGate::Permit of_b = BeginPush(b);
   const auto flush = Flush();
-  Abort(b, of_b->value);
+  Abort(b, of_b);
   ASSERT_TRUE(flush->granted());
   EXPECT_EQ(flush->value.num_gradients, 0);
   EXPECT_TRUE(Acquire(a)->granted());
@@ -225,27 +224,25 @@ TEST_F(SyncGateUpdaterTest, AFlushWhoseRoundIsVoidHasNothing) {
 
 TEST_F(SyncGateUpdaterTest, ACancelledFlushLetsTheRoundFill) {
   Start(2, 2);
-  const auto of_a = Acquire(a);
-  Admit(a, of_a->value);
+  const SyncGate::Permit of_a = BeginPush(a);
   const auto flush = Flush();
   const auto of_b = Acquire(b);
   EXPECT_TRUE(of_b->waits());
   EXPECT_TRUE(gate->Cancel(flush->id));
   EXPECT_TRUE(of_b->granted());
-  Commit(a, of_a->value);
+  Commit(a, of_a);
   Contribute(b, of_b->value);
   EXPECT_EQ(Update(), 2);
 }
 
 TEST_F(SyncGateUpdaterTest, ACancelledFlushLeavesAnotherFlushAlone) {
   Start(2, 2);
-  const auto of_a = Acquire(a);
-  Admit(a, of_a->value);
+  const SyncGate::Permit of_a = BeginPush(a);
   const auto first = Flush();
   const auto second = Flush();
   EXPECT_TRUE(gate->Cancel(first->id));
   EXPECT_TRUE(Acquire(b)->waits());
-  Commit(a, of_a->value);
+  Commit(a, of_a);
   ASSERT_TRUE(second->granted());
   EXPECT_EQ(second->value.num_gradients, 1);
   EXPECT_TRUE(Advance(second->value));
@@ -290,10 +287,9 @@ TEST_F(SyncGateUpdaterTest, ADrainWaitsUntilAFullRoundIsApplied) {
   Admit(a, of_a->value);
   const auto drain = Drain();
   EXPECT_TRUE(drain->waits());
-  const auto of_b = Acquire(b);
-  Admit(b, of_b->value);
+  const SyncGate::Permit of_b = BeginPush(b);
   Commit(a, of_a->value);
-  Commit(b, of_b->value);
+  Commit(b, of_b);
   EXPECT_TRUE(drain->waits());
   Update();
   EXPECT_TRUE(drain->granted());
@@ -334,9 +330,8 @@ TEST_F(SyncGateUpdaterTest, ConfigureHoldsFromTheNextRoundOn) {
 TEST_F(SyncGateUpdaterTest, ConfigureHoldsAfterAVoidRoundToo) {
   Start(2, 2);
   gate->Configure(1, 1);
-  const auto of_a = Acquire(a);
-  Admit(a, of_a->value);
-  Abort(a, of_a->value);
+  const SyncGate::Permit of_a = BeginPush(a);
+  Abort(a, of_a);
   EXPECT_EQ(gate->Stats().quorum, 1);
 }
 
@@ -358,8 +353,7 @@ TEST_F(SyncGateUpdaterTest, OpenEndsTheWaitsOfTheLastUpdaterAndNoOthers) {
   Start(2, 2);
   Give(a);
   const auto acquire = Acquire(a);
-  const auto of_b = Acquire(b);
-  Admit(b, of_b->value);
+  BeginPush(b);
   const auto quorum = WaitQuorum();
   const auto flush = Flush();
   const auto drain = Drain();

@@ -8,7 +8,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <random>
 #include <set>
 #include <string>
 #include <utility>
@@ -33,6 +32,11 @@ class WorkQueueTest : public testing::Test {
 
   void Make(const WorkQueueOptions& options) {
     queue_ = std::make_unique<WorkQueue>(options, [this] { return now_; });
+  }
+  void Make(int64_t num_items, int64_t num_epochs = 1,
+            seconds lease = seconds(600)) {
+    Make(WorkQueueOptions{num_items, num_epochs, /*shuffle=*/false, /*seed=*/0,
+                          lease});
   }
 
   ~WorkQueueTest() override {
@@ -83,10 +87,7 @@ class WorkQueueTest : public testing::Test {
 };
 
 TEST_F(WorkQueueTest, ReadersShareTheItemsOfEachEpoch) {
-  WorkQueueOptions options;
-  options.num_items = 5;
-  options.num_epochs = 2;
-  Make(options);
+  Make(5, /*num_epochs=*/2);
   std::map<std::string, int64_t> last;
   std::vector<std::pair<int64_t, int64_t>> items;
   for (int i = 0; i < 10; ++i) {
@@ -130,10 +131,7 @@ TEST_F(WorkQueueTest, ShuffledEpochsHaveEachItemOnce) {
 }
 
 TEST_F(WorkQueueTest, SlowReaderHoldsUpNoEpochButTheLast) {
-  WorkQueueOptions options;
-  options.num_items = 2;
-  options.num_epochs = 3;
-  Make(options);
+  Make(2, /*num_epochs=*/3);
   const auto slow = TakeNow(Reader("slow"));
   int64_t last = TakeNow(Reader("fast")).ticket;
   for (int i = 0; i < 4; ++i) {
@@ -150,11 +148,7 @@ TEST_F(WorkQueueTest, SlowReaderHoldsUpNoEpochButTheLast) {
 }
 
 TEST_F(WorkQueueTest, NobodyWaitsAtALimitNorGoesBeyondIt) {
-  WorkQueueOptions options;
-  options.num_items = 2;
-  options.num_epochs = 2;
-  options.lease = seconds(10);
-  Make(options);
+  Make(2, /*num_epochs=*/2, /*lease=*/seconds(10));
   for (int64_t epoch = 0; epoch < 2; ++epoch) {
     queue_->SetLimit(epoch);
     const auto slow = TakeNow(Reader("slow"));
@@ -176,10 +170,7 @@ TEST_F(WorkQueueTest, NobodyWaitsAtALimitNorGoesBeyondIt) {
 }
 
 TEST_F(WorkQueueTest, LimitThatIsRaisedLetsReadersGoOn) {
-  WorkQueueOptions options;
-  options.num_items = 1;
-  options.num_epochs = 2;
-  Make(options);
+  Make(1, /*num_epochs=*/2);
   queue_->SetLimit(0);
   const auto first = TakeNow(Reader("a"));
   EXPECT_EQ(Code(Take(Reader("a"), first.ticket)), GateStatus::kOutOfRange);
@@ -193,10 +184,7 @@ TEST_F(WorkQueueTest, LimitThatIsRaisedLetsReadersGoOn) {
 }
 
 TEST_F(WorkQueueTest, ItemOfASilentReaderComesBackWhenItsLeaseEnds) {
-  WorkQueueOptions options;
-  options.num_items = 2;
-  options.lease = seconds(10);
-  Make(options);
+  Make(2, /*num_epochs=*/1, /*lease=*/seconds(10));
   const auto lost = TakeNow(Reader("lost"));
   now_ = seconds(4);
   const auto mine = TakeNow(Reader("mine"));
@@ -221,9 +209,7 @@ TEST_F(WorkQueueTest, ItemOfASilentReaderComesBackWhenItsLeaseEnds) {
 }
 
 TEST_F(WorkQueueTest, AnotherLifeOfAWorkerGivesBackWhatTheLastOneHeld) {
-  WorkQueueOptions options;
-  options.num_items = 3;
-  Make(options);
+  Make(3);
   const auto first = TakeNow(Reader("w", 1, 11));
   const auto second = TakeNow(Reader("w", 2, 11));
   const auto again = TakeNow(Reader("w", 1, 12));
@@ -237,9 +223,7 @@ TEST_F(WorkQueueTest, AnotherLifeOfAWorkerGivesBackWhatTheLastOneHeld) {
 }
 
 TEST_F(WorkQueueTest, LateQuestionOfADeadLifeEndsNobodysWait) {
-  WorkQueueOptions options;
-  options.num_items = 2;
-  Make(options);
+  Make(2);
   const auto first = TakeNow(Reader("w", 1, 11));
   TakeNow(Reader("other"));
   EXPECT_EQ(TakeNow(Reader("w", 1, 12)).item.item, first.item.item);
@@ -264,9 +248,7 @@ TEST_F(WorkQueueTest, TicketsOfAQueueThatWasLostEndNoItem) {
 }
 
 TEST_F(WorkQueueTest, ReaderThatBeginsAnewReadsTheItemOfItsStreamAgain) {
-  WorkQueueOptions options;
-  options.num_items = 2;
-  Make(options);
+  Make(2);
   const auto first = TakeNow(Reader("a"));
   const auto again = TakeNow(Reader("a"));
   EXPECT_EQ(again.item.item, first.item.item);
@@ -276,9 +258,7 @@ TEST_F(WorkQueueTest, ReaderThatBeginsAnewReadsTheItemOfItsStreamAgain) {
 }
 
 TEST_F(WorkQueueTest, OnlyTheLastOfAWorkersReadersWaits) {
-  WorkQueueOptions options;
-  options.num_items = 3;
-  Make(options);
+  Make(3);
   const auto first = TakeNow(Reader("a", 1));
   const auto second = TakeNow(Reader("a", 2));
   TakeNow(Reader("b"));
@@ -287,9 +267,7 @@ TEST_F(WorkQueueTest, OnlyTheLastOfAWorkersReadersWaits) {
 }
 
 TEST_F(WorkQueueTest, LostAnswerIsGivenAgain) {
-  WorkQueueOptions options;
-  options.num_items = 3;
-  Make(options);
+  Make(3);
   const auto first = TakeNow(Reader("a"));
   const auto second = TakeNow(Reader("a"), first.ticket);
   const auto same = TakeNow(Reader("a"), first.ticket);
@@ -303,7 +281,7 @@ TEST_F(WorkQueueTest, LostAnswerIsGivenAgain) {
 }
 
 TEST_F(WorkQueueTest, WaitsEndWithTheQueueOrByTheirNumber) {
-  Make({});
+  Make(1);
   TakeNow(Reader("a"));
   const Pending first = Take(Reader("b"));
   EXPECT_TRUE(queue_->Cancel(last_wait_));
@@ -367,85 +345,6 @@ TEST_F(WorkQueueTest, OptionsThatMakeNoSenseAreNamed) {
             "num_epochs must not be negative. Received: -1");
   EXPECT_EQ(message(1, 1, seconds(0)),
             "lease must be positive. Received: 0 ns");
-}
-
-// Readers ask, die, come back, lose answers and outlive leases at random.
-TEST_F(WorkQueueTest, EveryItemIsReadToItsEndOnceWhateverHappens) {
-  for (uint64_t seed = 0; seed < 300; ++seed) {
-    std::mt19937_64 random(seed);
-    const auto below = [&](int64_t n) {
-      return static_cast<int64_t>(random() % static_cast<uint64_t>(n));
-    };
-    WorkQueueOptions options;
-    options.num_items = 1 + below(6);
-    options.num_epochs = 1 + below(3);
-    options.shuffle = below(2) == 1;
-    options.seed = seed;
-    options.lease = seconds(10);
-    now_ = seconds(0);
-    if (queue_ != nullptr) {
-      queue_->Shutdown();
-    }
-    Make(options);
-    struct State {
-      WorkReader reader;
-      Pending pending;
-      int64_t last = WorkQueue::kNoTicket;
-      bool has_ended = false;
-    };
-    std::vector<State> readers;
-    for (int i = 0; i < 4; ++i) {
-      readers.push_back({Reader("w" + std::to_string(i / 2), i), {}, 0, false});
-    }
-    const auto ask = [&](State& state) {
-      state.pending = Take(state.reader, state.last);
-    };
-    int64_t faults = 10;
-    for (int step = 0; step < 2000; ++step) {
-      State& state = readers[below(4)];
-      const int64_t what = faults > 0 ? below(10) : 9;
-      if (what == 0) {  // Its worker begins another life.
-        --faults;
-        const uint64_t incarnation = state.reader.worker.incarnation + 1;
-        for (State& other : readers) {
-          if (other.reader.worker.device == state.reader.worker.device) {
-            other = {{{other.reader.worker.device, incarnation},
-                      other.reader.stream},
-                     {},
-                     WorkQueue::kNoTicket,
-                     false};
-          }
-        }
-      } else if (what == 1) {  // All are silent for long.
-        --faults;
-        now_ += seconds(11);
-        queue_->Poll();
-      } else if (what == 2 && state.pending != nullptr) {
-        --faults;
-        ask(state);  // The answer was lost.
-      } else if (state.pending == nullptr) {
-        if (!state.has_ended) {
-          ask(state);
-        }
-      } else if (state.pending->has_value()) {
-        const Answer answer = **state.pending;
-        state.pending = nullptr;
-        if (answer.status.ok()) {
-          state.last = answer.grant.ticket;
-        } else {
-          ASSERT_EQ(answer.status.code, GateStatus::kOutOfRange);
-          state.has_ended = true;
-        }
-      }
-      CheckIdentities();
-    }
-    const int64_t all = options.num_items * options.num_epochs;
-    for (const State& state : readers) {
-      EXPECT_TRUE(state.has_ended) << seed;
-    }
-    EXPECT_EQ(queue_->Stats().done, all) << seed;
-    EXPECT_EQ(queue_->Stats().in_flight, 0) << seed;
-  }
 }
 
 }  // namespace

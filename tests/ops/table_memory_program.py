@@ -11,6 +11,7 @@ import sys
 import numpy as np
 import programs
 import tensorflow as tf
+from table_parts import TablePart
 
 from tf_syncrep.python.ops import table_ops
 
@@ -26,36 +27,20 @@ def resident():
 
 def main(rows, used, min_count=1):
     begin = resident()
-    index = table_ops.table_index(
-        [table_ops.IndexedTable("items", 0, rows, min_count, initializer="constant")],
-        counted=True,
-    )
-    vectors, slot = (
-        tf.Variable(table_ops.table_zeros([rows, WIDTH], tf.float32)) for _ in range(2)
-    )
-    keys = tf.Variable(table_ops.table_zeros([rows], tf.int64))
-    uses = tf.Variable(table_ops.table_zeros([rows, 2], tf.int32))
-    part = (index, vectors.handle, keys.handle, uses.handle)
+    table = table_ops.IndexedTable("items", 0, rows, min_count, initializer="constant")
+    part = TablePart([table], WIDTH, num_slots=1)
     draw = np.random.default_rng(0)
     for _ in range(0, used, 10_000):
         request = np.append(10_000, draw.integers(-(1 << 62), 1 << 62, 10_000))
         for _ in range(min_count):
-            found, _ = table_ops.table_find(
-                *part, request, insert=True, shape=vectors.shape, dtype=tf.float32
-            )
+            found, _ = part.find(request, insert=True)
         tf.raw_ops.ResourceScatterAdd(
-            resource=slot.handle, indices=found, updates=tf.ones([10_000, WIDTH])
+            resource=part.slots[0].handle,
+            indices=found,
+            updates=tf.ones([10_000, WIDTH]),
         )
-    table_ops.table_maintain(
-        *part,
-        1,
-        slots=[slot.handle],
-        slot_initials=[0.0],
-        evict=["least_recent"],
-        unused_for=[100],
-        dtype=tf.float32,
-    )
-    stats = table_ops.TableStats(*table_ops.table_stats(index)[0].numpy().tolist())
+    part.maintain(1, evict=["least_recent"], unused_for=[100])
+    stats = table_ops.TableStats(*part.stats().numpy().tolist())
     assert stats.in_use == used
     programs.report({"bytes": resident() - begin, "of_index": stats.bytes})
 

@@ -118,39 +118,8 @@ def test_what_was_read_before_stays_as_it_was():
     steps.assert_identical(steps.values(variables), steps.values(alone))
 
 
-# The wrong arguments, the error, and its message.
-BAD_INPUTS = {
-    "lr": (
-        {"lr": [0.1]},
-        tf.errors.InvalidArgumentError,
-        "lr must be a scalar, but has shape [1]",
-    ),
-    "round": (
-        {"round": [ROUND]},
-        tf.errors.InvalidArgumentError,
-        "round must be a scalar, but has shape [1]",
-    ),
-    "num_gradients": (
-        {"num_gradients": [3]},
-        tf.errors.InvalidArgumentError,
-        "num_gradients must be a scalar, but has shape [1]",
-    ),
-    "no gradients": (
-        {"num_gradients": 0},
-        tf.errors.InvalidArgumentError,
-        "num_gradients must be positive, but is 0",
-    ),
-    "fewer gradients": (
-        {"num_gradients": 4},
-        tf.errors.FailedPreconditionError,
-        "The accumulator must hold 4 gradients of round 7, but holds 3 of round 7",
-    ),
-    "another round": (
-        {"round": 8},
-        tf.errors.FailedPreconditionError,
-        "The accumulator must hold 3 gradients of round 8, but holds 3 of round 7",
-    ),
-}
+INVALID = tf.errors.InvalidArgumentError
+NOT_THERE = tf.errors.FailedPreconditionError
 
 
 def expect_error(variables, handle, error, message, **options):
@@ -164,9 +133,19 @@ def expect_error(variables, handle, error, message, **options):
     assert [int(x) for x in after] == [int(x) for x in stats]
 
 
-@pytest.mark.parametrize("bad", BAD_INPUTS)
-def test_bad_input_changes_neither_variables_nor_accumulator(bad):
-    options, error, message = BAD_INPUTS[bad]
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        *(
+            ({name: [3]}, INVALID, f"{name} must be a scalar, but has shape [1]")
+            for name in ("lr", "round", "num_gradients")
+        ),
+        ({"num_gradients": 0}, INVALID, "num_gradients must be positive, but is 0"),
+        ({"num_gradients": 4}, NOT_THERE, "must hold 4 gradients of round 7, but"),
+        ({"round": 8}, NOT_THERE, "3 gradients of round 8, but holds 3 of round 7"),
+    ],
+)
+def test_bad_input_changes_neither_variables_nor_accumulator(options, error, message):
     variables = steps.make_variables(steps.random_state(1, list(SHAPE), tf.float32))
     handle = make_accumulator()
     expect_error(variables, handle, error, message, **options)
@@ -174,47 +153,34 @@ def test_bad_input_changes_neither_variables_nor_accumulator(bad):
 
 
 def test_bad_variables_and_accumulators_change_nothing():
-    variables = steps.make_variables(steps.random_state(1, list(SHAPE), tf.float32))
-    invalid = tf.errors.InvalidArgumentError
-    expect_error(
-        variables,
-        make_accumulator(shape=(70, 300)),
-        invalid,
-        "grad must have the shape of var, [300,70], but has shape [70,300]",
-    )
-    expect_error(
-        variables,
-        make_accumulator(mode="STEP"),
-        invalid,
-        "handle must be of an accumulator with mode=ROUND",
-    )
-    expect_error(
-        variables,
-        make_accumulator(tf.float64),
-        invalid,
-        "handle must be of a dense accumulator of dtype float, but is of a dense one "
-        "of dtype double",
-    )
+    good = steps.make_variables(steps.random_state(1, list(SHAPE), tf.float32))
+    kind = "handle must be of a dense accumulator of dtype float, but is of a"
     sparse = tfs.ops.sparse_accumulator(tf.float32, SHAPE, mode="ROUND", counted=True)
-    expect_error(
-        variables,
-        sparse,
-        invalid,
-        "handle must be of a dense accumulator of dtype float, but is of a sparse one "
-        "of dtype float",
-    )
-    expect_error(
-        [*variables[:2], variables[1], *variables[3:]],
-        make_accumulator(),
-        invalid,
-        "must be different variables, but are the same one",
-    )
-    expect_error(
-        [*variables[:4], tf.Variable([0.9, 0.9])],
-        make_accumulator(),
-        invalid,
-        "beta2_power must have exactly one element, but has shape [2]",
-    )
+    for variables, handle, message in (
+        (
+            good,
+            make_accumulator(shape=(70, 300)),
+            "grad must have the shape of var, [300,70], but has shape [70,300]",
+        ),
+        (
+            good,
+            make_accumulator(mode="STEP"),
+            "handle must be of an accumulator with mode=ROUND",
+        ),
+        (good, make_accumulator(tf.float64), f"{kind} dense one of dtype double"),
+        (good, sparse, f"{kind} sparse one of dtype float"),
+        (
+            [*good[:2], good[1], *good[3:]],
+            make_accumulator(),
+            "must be different variables, but are the same one",
+        ),
+        (
+            [*good[:4], tf.Variable([0.9, 0.9])],
+            make_accumulator(),
+            "beta2_power must have exactly one element, but has shape [2]",
+        ),
+    ):
+        expect_error(variables, handle, INVALID, message)
 
 
 def test_shapes_that_do_not_fit_are_refused_when_the_graph_is_built():

@@ -29,7 +29,7 @@ both_kinds = pytest.mark.parametrize("sparse", [False, True], ids=["dense", "spa
 
 def make(sparse, dtype=tf.float32, shape=(50, 3), **options):
     function = tfs.ops.sparse_accumulator if sparse else tfs.ops.dense_accumulator
-    return function(dtype, shape, counted=True, **options)
+    return function(dtype, shape, **{"counted": True, **options})
 
 
 def random_gradient(rng, sparse, dtype, shape=(50, 3)):
@@ -50,6 +50,14 @@ def apply(handle, sparse, step, gradient, dtype):
     return tfs.ops.accumulator_apply_dense(handle, step, tf.constant(gradient, dtype))
 
 
+def push(handle, sparse, step, gradient):
+    """Applies a gradient of all rows, which are its first axis."""
+    if not sparse:
+        return tfs.ops.accumulator_apply_dense(handle, step, gradient)
+    rows = tf.range(tf.shape(gradient)[0])
+    return tfs.ops.accumulator_apply_sparse(handle, step, rows, gradient)
+
+
 def take(handle, sparse, dtype, num_required=1):
     if sparse:
         return tfs.ops.accumulator_take_sparse(handle, num_required, dtype)
@@ -62,6 +70,10 @@ def take_round(handle, sparse, round, num_gradients, dtype=tf.float32):
             handle, round, num_gradients, dtype
         )
     return tfs.ops.accumulator_take_round_dense(handle, round, num_gradients, dtype)
+
+
+def values_of(taken):
+    return getattr(taken, "values", taken)
 
 
 def assert_taken(taken, sparse, expected, tolerance):
@@ -318,15 +330,8 @@ def test_memory_that_is_used_again_does_not_change_what_was_taken(sparse):
     handle = make(sparse, shape=shape)
     results = []
     for value in range(6):
-        gradient = tf.fill(shape, float(value))
-        if sparse:
-            tfs.ops.accumulator_apply_sparse(
-                handle, value, tf.range(shape[0]), gradient
-            )
-            result = take(handle, True, tf.float32).values
-        else:
-            tfs.ops.accumulator_apply_dense(handle, value, gradient)
-            result = take(handle, False, tf.float32)
+        push(handle, sparse, value, tf.fill(shape, float(value)))
+        result = values_of(take(handle, sparse, tf.float32))
         if value % 2:  # every second one is released
             results.append((value, result))
         del result
@@ -361,21 +366,16 @@ def test_gradients_computed_in_a_graph_are_summed_right(sparse):
     handle = make(sparse, shape=[1000, 2])
 
     @tf.function
-    def push(x, n):
+    def push_all(x, n):
         for i in tf.range(n):
-            gradient = x * tf.cast(i + 1, tf.float32)
-            if sparse:
-                tfs.ops.accumulator_apply_sparse(handle, 0, tf.range(1000), gradient)
-            else:
-                tfs.ops.accumulator_apply_dense(handle, 0, gradient)
+            push(handle, sparse, 0, x * tf.cast(i + 1, tf.float32))
 
     x = tf.random.normal([1000, 2])
     before = x.numpy()
     for n in range(1, 8):
         tfs.ops.accumulator_set_global_step(handle, 0)
-        push(x, n)
-        taken = take(handle, sparse, tf.float32, n)
-        values = taken.values if sparse else taken
+        push_all(x, n)
+        values = values_of(take(handle, sparse, tf.float32, n))
         np.testing.assert_allclose(values, before * (n + 1) / 2, rtol=1e-5)
     np.testing.assert_array_equal(x, before)
 
@@ -384,21 +384,16 @@ def test_gradients_computed_in_a_graph_are_summed_right(sparse):
 def test_a_gradient_that_others_use_too_stays_as_it_is(sparse):
     handle = make(sparse, shape=[1000, 2])
 
-    def apply_gradient(gradient):
-        if sparse:
-            return tfs.ops.accumulator_apply_sparse(handle, 0, tf.range(1000), gradient)
-        return tfs.ops.accumulator_apply_dense(handle, 0, gradient)
-
     @tf.function
-    def push(x):
+    def push_and_take(x):
         gradient = x * 3.0
-        with tf.control_dependencies([apply_gradient(gradient) for _ in range(4)]):
+        pushes = [push(handle, sparse, 0, gradient) for _ in range(4)]
+        with tf.control_dependencies(pushes):
             return gradient + 0.0, take(handle, sparse, tf.float32, 4)
 
-    gradient, taken = push(tf.ones([1000, 2]))
+    gradient, taken = push_and_take(tf.ones([1000, 2]))
     np.testing.assert_array_equal(gradient, np.full([1000, 2], 3.0))
-    values = taken.values if sparse else taken
-    np.testing.assert_array_equal(values, np.full([1000, 2], 3.0))
+    np.testing.assert_array_equal(values_of(taken), np.full([1000, 2], 3.0))
 
 
 @both_kinds
@@ -408,14 +403,10 @@ def test_writing_to_what_was_pushed_changes_nothing(sparse):
     variable = tf.Variable(tf.ones([50, 3]))
     pushed = tf.constant(np.full([50, 3], 5.0), tf.float32)
     for gradient in [variable, pushed, pushed]:
-        if sparse:
-            tfs.ops.accumulator_apply_sparse(handle, 0, tf.range(50), gradient)
-        else:
-            tfs.ops.accumulator_apply_dense(handle, 0, gradient)
+        push(handle, sparse, 0, gradient)
     variable.assign(tf.fill([50, 3], 100.0))
     variable.scatter_nd_update([[3]], [[7.0, 7.0, 7.0]])
-    taken = take(handle, sparse, tf.float32, 3)
-    values = taken.values if sparse else taken
+    values = values_of(take(handle, sparse, tf.float32, 3))
     np.testing.assert_allclose(values, np.full([50, 3], 11 / 3), rtol=1e-6)
     np.testing.assert_array_equal(pushed, np.full([50, 3], 5.0))
 
@@ -424,21 +415,11 @@ def test_writing_to_what_was_pushed_changes_nothing(sparse):
 def test_ref_variables_and_fed_arrays_may_be_overwritten_after_the_push(sparse):
     fed = np.ones([50, 3], np.float32)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        make_handle = (
-            tfs.ops.sparse_accumulator if sparse else tfs.ops.dense_accumulator
-        )
-        handle = make_handle(tf.float32, [50, 3])
+        handle = make(sparse, counted=False)
         ref = tf.compat.v1.Variable(tf.fill([50, 3], 2.0), use_resource=False)
         placeholder = tf.compat.v1.placeholder(tf.float32)
-
-        def push(gradient):
-            if sparse:
-                return tfs.ops.accumulator_apply_sparse(
-                    handle, 0, tf.range(50), gradient
-                )
-            return tfs.ops.accumulator_apply_dense(handle, 0, gradient)
-
-        pushes = [push(ref), push(tf.identity(ref)), push(placeholder)]
+        gradients = [ref, tf.identity(ref), placeholder]
+        pushes = [push(handle, sparse, 0, gradient) for gradient in gradients]
         overwrite = ref.assign(tf.fill([50, 3], 100.0))
         result = take(handle, sparse, tf.float32, 6)
         session.run(ref.initializer)
@@ -446,8 +427,7 @@ def test_ref_variables_and_fed_arrays_may_be_overwritten_after_the_push(sparse):
             session.run(pushes, {placeholder: fed})
         session.run(overwrite)
         fed[:] = 1000.0
-        taken = session.run(result)
-    values = taken.values if sparse else taken
+        values = values_of(session.run(result))
     np.testing.assert_allclose(values, np.full([50, 3], 5 / 3), rtol=1e-6)
 
 
@@ -476,8 +456,7 @@ def test_a_gradient_is_taken_on_the_device_of_the_test(sparse, on_device):
     handle = make(sparse)
     gradient = random_gradient(np.random.default_rng(5), sparse, tf.float32)
     apply(handle, sparse, 0, gradient, tf.float32)
-    taken = take(handle, sparse, tf.float32)
-    taken = taken.values if sparse else taken
+    taken = values_of(take(handle, sparse, tf.float32))
     assert tf.DeviceSpec.from_string(taken.backing_device).device_type == on_device
 
 

@@ -54,24 +54,16 @@ def pool():
 
 
 @both_kinds
-def test_a_take_waits_for_the_last_gradient_eagerly(sparse, pool):
+@pytest.mark.parametrize("in_function", [False, True])
+def test_a_take_waits_for_the_last_gradient(sparse, in_function, pool):
     accumulator = Accumulator(sparse)
-    take = pool.submit(lambda: accumulator.take(3).numpy())
+    call = tf.function(accumulator.take) if in_function else accumulator.take
+    take = pool.submit(lambda: call(3).numpy())
     for value in [1.0, 2.0]:
         accumulator.push(value)
     # It may have begun or not: in both cases it must not end now.
     assert not futures.wait([take], timeout=0.3).done
     accumulator.push(6.0)
-    np.testing.assert_array_equal(take.result(DEADLINE), np.full([4, 2], 3.0))
-
-
-@both_kinds
-def test_a_take_waits_for_the_last_gradient_in_a_function(sparse, pool):
-    accumulator = Accumulator(sparse)
-    function = tf.function(lambda: accumulator.take(3))
-    take = pool.submit(lambda: function().numpy())
-    for value in [1.0, 2.0, 6.0]:
-        accumulator.push(value)
     np.testing.assert_array_equal(take.result(DEADLINE), np.full([4, 2], 3.0))
 
 

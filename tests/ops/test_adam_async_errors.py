@@ -8,7 +8,6 @@ kernels themselves are tested here.
 import re
 
 import adam_async_steps as steps
-import devices
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -98,86 +97,42 @@ def test_a_variable_without_rows_takes_no_index():
     )
 
 
-@all_ops
-@pytest.mark.parametrize("slot", ["m", "v"])
-def test_a_moment_must_have_the_shape_of_var(kind, slot):
-    before = state()
-    before = before._replace(**{slot: before.m[:, :3]})
-    expect_error(
-        f"{slot} must have the shape of var, [1000,4], but has shape [1000,3]",
-        before,
-        gradient(kind),
-        indices(kind),
-    )
+def bad_inputs():
+    """What is changed of valid inputs of an op, and the message about it."""
+    for kind in ("dense", "sparse"):
+        for slot in ("m", "v"):
+            said = "must have the shape of var, [1000,4], but has shape [1000,3]"
+            yield kind, {slot: state().m[:, :3]}, f"{slot} {said}"
+        for power in ("beta1_power", "beta2_power"):
+            for value, shape in (([0.5, 0.5], "[2]"), ([], "[0]")):
+                said = f"must have exactly one element, but has shape {shape}"
+                yield kind, {power: np.array(value, np.float32)}, f"{power} {said}"
+        for name in ("lr", "beta1", "beta2", "epsilon"):
+            for value, shape in (([0.5], "[1]"), ([[0.5, 0.5]], "[1,2]")):
+                said = f"must be a scalar, but has shape {shape}"
+                yield kind, {name: value}, f"{name} {said}"
+    rules = {
+        "dense": "must have the shape of var, [1000,4]",
+        "sparse": "must have shape [6,4] for 6 indices and a var of shape [1000,4]",
+    }
+    shapes = {
+        "dense": ([1000, 3], [4000], [999, 4], []),
+        "sparse": ([6, 3], [5, 4], [24], [6, 4, 1]),
+    }
+    for kind, rule in rules.items():
+        for shape in shapes[kind]:
+            said = f"grad {rule}, but has shape {str(shape).replace(' ', '')}"
+            yield kind, {"grad": np.ones(shape, np.float32)}, said
+    for rows, shape in ((3, "[]"), ([[3, 999]], "[1,2]")):
+        said = f"indices must be a vector, but has shape {shape}"
+        yield "sparse", {"rows": np.array(rows)}, said
 
 
-@all_ops
-@pytest.mark.parametrize("power", ["beta1_power", "beta2_power"])
-@pytest.mark.parametrize(
-    ("value", "shape"), [([0.5, 0.5], "[2]"), ([], "[0]")], ids=["two", "none"]
-)
-def test_a_power_must_have_one_element(kind, power, value, shape):
-    expect_error(
-        f"{power} must have exactly one element, but has shape {shape}",
-        state()._replace(**{power: np.array(value, np.float32)}),
-        gradient(kind),
-        indices(kind),
-    )
-
-
-@all_ops
-@pytest.mark.parametrize("name", ["lr", "beta1", "beta2", "epsilon"])
-@pytest.mark.parametrize(
-    ("value", "shape"), [([0.5], "[1]"), ([[0.5, 0.5]], "[1,2]")], ids=["one", "two"]
-)
-def test_a_hyper_parameter_must_be_a_scalar(kind, name, value, shape):
-    expect_error(
-        f"{name} must be a scalar, but has shape {shape}",
-        state(),
-        gradient(kind),
-        indices(kind),
-        **{name: value},
-    )
-
-
-@pytest.mark.parametrize(
-    ("shape", "text"),
-    [([1000, 3], "[1000,3]"), ([4000], "[4000]"), ([999, 4], "[999,4]"), ([], "[]")],
-    ids=str,
-)
-def test_a_dense_gradient_must_have_the_shape_of_var(shape, text):
-    expect_error(
-        f"grad must have the shape of var, [1000,4], but has shape {text}",
-        state(),
-        np.ones(shape, np.float32),
-    )
-
-
-@pytest.mark.parametrize(
-    ("shape", "text"),
-    [([6, 3], "[6,3]"), ([5, 4], "[5,4]"), ([24], "[24]"), ([6, 4, 1], "[6,4,1]")],
-    ids=str,
-)
-def test_a_sparse_gradient_must_have_a_row_for_each_index(shape, text):
-    expect_error(
-        "grad must have shape [6,4] for 6 indices and a var of shape [1000,4], "
-        f"but has shape {text}",
-        state(),
-        np.ones(shape, np.float32),
-        INDICES,
-    )
-
-
-@pytest.mark.parametrize(
-    ("rows", "text"), [(3, "[]"), ([[3, 999]], "[1,2]")], ids=["scalar", "matrix"]
-)
-def test_indices_must_be_a_vector(rows, text):
-    expect_error(
-        f"indices must be a vector, but has shape {text}",
-        state(),
-        tf.ones([2, 4]),
-        tf.constant(rows),
-    )
+@pytest.mark.parametrize(("kind", "changed", "message"), list(bad_inputs()))
+def test_inputs_that_do_not_fit_are_named(kind, changed, message):
+    before, inputs = state(), {"grad": gradient(kind), "rows": indices(kind), **changed}
+    variables = {name: inputs.pop(name) for name in before._fields if name in inputs}
+    expect_error(message, before._replace(**variables), **inputs)
 
 
 def test_a_scalar_variable_takes_no_sparse_gradient():
@@ -225,34 +180,6 @@ def test_a_variable_of_another_dtype_is_named(kind, name):
         indices(kind),
         **{k: tf.constant(x) for k, x in steps.HYPER_PARAMETERS.items()},
     )
-
-
-@all_ops
-@pytest.mark.parametrize("position", range(5))
-def test_an_uninitialized_resource_variable_is_named(kind, position):
-    before = state()
-    variables = steps.make_variables(before)
-    with devices.scope():
-        missing = tf.raw_ops.VarHandleOp(
-            dtype=variables[position].dtype,
-            shape=variables[position].shape,
-            shared_name=f"never_assigned_{kind}_{position}",
-        )
-    handles = [variable.handle for variable in variables]
-    handles[position] = missing
-    function = (
-        tfs.ops.resource_apply_adam_async
-        if kind == "dense"
-        else tfs.ops.resource_sparse_apply_adam_async
-    )
-    rows = () if kind == "dense" else (INDICES,)
-    with pytest.raises(tf.errors.FailedPreconditionError) as caught:
-        function(*handles, 0.1, 0.9, 0.99, 1e-8, gradient(kind), *rows)
-    name = before._fields[position]
-    assert f"{name} is not initialized" in caught.value.message
-    for i, variable in enumerate(variables):
-        if i != position:
-            np.testing.assert_array_equal(variable, before[i])
 
 
 @all_ops

@@ -1,8 +1,5 @@
 """A value that was read from a variable before an update does not change."""
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
-
 import adam_async_steps as steps
 import numpy as np
 import pytest
@@ -69,51 +66,3 @@ def test_assigning_and_updating_take_turns(indices, options):
     steps.apply(variables, gradient(indices), indices, **options)
     expected = steps.expected_step(shifted, gradient(indices), indices, **options)
     steps.assert_close(steps.values(variables), expected)
-
-
-@pytest.mark.parametrize("use_locking", [False, True], ids=["rows", "locking"])
-def test_checkpoints_can_be_written_during_updates(use_locking, tmp_path):
-    """Each saved element is a value that it once had, and no update is lost."""
-    rows, calls = 3000, 200
-    zeros = steps.random_state(4, [rows, 16], tf.float32)
-    zeros = type(zeros)(*[np.zeros_like(array) for array in zeros])
-    variables = steps.make_variables(zeros)
-    names = zeros._fields
-    checkpoint = tf.train.Checkpoint(**dict(zip(names, variables, strict=True)))
-    done = threading.Event()
-
-    def update():
-        indices = np.arange(rows)
-        for _ in range(calls):
-            steps.apply(
-                variables,
-                tf.ones([rows, 16]),
-                indices,
-                use_locking=use_locking,
-                lr=1.0,
-                beta1=0.0,
-                beta2=0.0,
-                epsilon=0.0,
-            )
-
-    def save():
-        paths = []
-        while not done.is_set() or not paths:
-            paths = [*paths[-1:], checkpoint.write(str(tmp_path / str(len(paths))))]
-        return paths
-
-    with ThreadPoolExecutor(3) as pool:
-        updates = [pool.submit(update) for _ in range(2)]
-        saves = pool.submit(save)
-        try:
-            for future in updates:
-                future.result(120)
-        finally:
-            done.set()
-        paths = saves.result(120)
-
-    np.testing.assert_array_equal(variables[0], np.full([rows, 16], -2.0 * calls))
-    possible = -np.arange(2 * calls + 1)
-    for path in paths:
-        saved = tf.train.load_variable(path, "var/.ATTRIBUTES/VARIABLE_VALUE")
-        assert np.all(np.isin(saved, possible))

@@ -1,54 +1,21 @@
-"""A sparse AdamAsync step gives the same bits, also on many threads."""
+"""A sparse AdamAsync step gives the same bits, whatever the order of different rows.
+
+tests/cc/apply_rule_test.cc shows that the number of threads changes no bit.
+"""
 
 import adam_async_steps as steps
 import numpy as np
-import programs
 import pytest
 import tensorflow as tf
 
-# Prints a digest of the state after steps on variables large enough for many threads.
-_DIGESTS = """
-import hashlib
-import sys
+pytestmark = pytest.mark.usefixtures("device")
 
-import numpy as np
-import tensorflow as tf
-
-tf.config.threading.set_intra_op_parallelism_threads(int(sys.argv[1]))
-
-import adam_async_steps as steps
-
-random = np.random.default_rng(0)
-for dtype in steps.DTYPES:
-    state = steps.random_state(1, [10000, 33], dtype)
-    indices = (random.zipf(1.2, size=15000) - 1) % 10000
-    grad = (random.standard_normal([15000, 33]) / 64).astype(dtype.as_numpy_dtype)
-    dense_grad = random.standard_normal([10000, 33]).astype(dtype.as_numpy_dtype)
-    for options in ({}, {"use_nesterov": True}, {"apply_sparse_rmsprop": True}):
-        with tf.device("CPU:0"):
-            after = steps.step("eager", state, grad, indices, **options)
-        print(hashlib.sha256(b"".join(x.tobytes() for x in after)).hexdigest())
-    with tf.device("CPU:0"):
-        after = steps.step("eager", state, dense_grad)
-    print(hashlib.sha256(b"".join(x.tobytes() for x in after)).hexdigest())
-"""
+each_dtype = pytest.mark.parametrize(
+    "dtype", steps.DTYPES, ids=lambda dtype: dtype.name
+)
 
 
-def _digests(threads):
-    finished = programs.run_source(_DIGESTS, str(threads))
-    assert finished.returncode == 0, finished.stderr
-    return finished.stdout.split()
-
-
-def test_the_number_of_threads_changes_no_bit():
-    alone = _digests(1)
-    assert len(alone) == 4 * len(steps.DTYPES)
-    assert len(set(alone)) == len(alone)
-    assert _digests(4) == alone
-
-
-@pytest.mark.usefixtures("device")
-@pytest.mark.parametrize("dtype", steps.DTYPES, ids=lambda dtype: dtype.name)
+@each_dtype
 def test_the_order_of_different_rows_changes_no_bit(dtype):
     """The occurrences of each row must stay in their order."""
     rows = 500
@@ -63,8 +30,7 @@ def test_the_order_of_different_rows_changes_no_bit(dtype):
     )
 
 
-@pytest.mark.usefixtures("device")
-@pytest.mark.parametrize("dtype", steps.DTYPES, ids=lambda dtype: dtype.name)
+@each_dtype
 def test_duplicates_are_summed_in_order_of_occurrence(dtype):
     slot = steps.slot_dtype(dtype)
     state = steps.random_state(3, [8, 7], slot)

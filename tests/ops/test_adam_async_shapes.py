@@ -26,11 +26,6 @@ def build(kind, use_resource, grad=None, indices=None, replace=(), **options):
     return steps.apply(variables, grad, indices, **options)
 
 
-def expect_error(message, *args, **kwargs):
-    with tf.Graph().as_default(), pytest.raises(ValueError, match=message):
-        build(*args, **kwargs)
-
-
 @all_ops
 def test_ref_ops_return_a_reference_of_vars_shape(kind):
     with tf.Graph().as_default():
@@ -57,58 +52,41 @@ def test_the_returned_reference_is_read_after_the_step():
         assert np.all(session.run(variables[0]) != state.var)
 
 
-@all_ops
-@variable_kinds
-@pytest.mark.parametrize("slot", ["m", "v"])
-def test_a_moment_of_another_shape_is_refused(kind, use_resource, slot):
-    replace = {slot: np.zeros([5, 4], np.float32)}
-    message = rf"{slot} must have shape \[5,3\].* but has shape \[5,4\]"
-    expect_error(message, kind, use_resource, replace=replace)
+def bad_shapes():
+    """What is changed of valid inputs of an op, and the message about it."""
 
+    def ones(*shape):
+        return np.ones(shape, np.float32)
 
-@all_ops
-@variable_kinds
-@pytest.mark.parametrize("power", ["beta1_power", "beta2_power"])
-def test_a_power_of_two_elements_is_refused(kind, use_resource, power):
-    message = rf"{power} must have exactly one element, but has shape \[2\]"
-    replace = {power: np.zeros([2], np.float32)}
-    expect_error(message, kind, use_resource, replace=replace)
-
-
-@all_ops
-@variable_kinds
-@pytest.mark.parametrize("name", ["lr", "beta1", "beta2", "epsilon"])
-def test_a_hyper_parameter_that_is_no_scalar_is_refused(kind, use_resource, name):
-    message = rf"{name} must be a scalar, but has shape \[1\]"
-    expect_error(message, kind, use_resource, **{name: [0.5]})
-
-
-@variable_kinds
-def test_a_dense_gradient_of_another_shape_is_refused(use_resource):
-    message = r"grad must have shape \[5,3\].* but has shape \[4,3\]"
-    expect_error(message, "dense", use_resource, np.ones([4, 3], np.float32))
-
-
-@variable_kinds
-def test_a_sparse_gradient_of_another_shape_is_refused(use_resource):
-    for shape in ([1, 3], [2, 4], [6], [2, 3, 1]):
-        text = str(shape).replace(" ", "")
-        message = rf"grad must have shape \[2,3\].* but has shape {re.escape(text)}"
-        expect_error(message, "sparse", use_resource, np.ones(shape, np.float32))
+    for kind in ("dense", "sparse"):
+        for slot in ("m", "v"):
+            said = rf"{slot} must have shape \[5,3\].* but has shape \[5,4\]"
+            yield kind, {"replace": {slot: ones(5, 4)}}, said
+        for power in ("beta1_power", "beta2_power"):
+            said = rf"{power} must have exactly one element, but has shape \[2\]"
+            yield kind, {"replace": {power: ones(2)}}, said
+        for name in ("lr", "beta1", "beta2", "epsilon"):
+            said = rf"{name} must be a scalar, but has shape \[1\]"
+            yield kind, {name: [0.5]}, said
+    for kind, rows, shapes in (
+        ("dense", 5, [(4, 3)]),
+        ("sparse", 2, [(1, 3), (2, 4), (6,), (2, 3, 1)]),
+    ):
+        for shape in shapes:
+            text = re.escape(str(list(shape)).replace(" ", ""))
+            said = rf"grad must have shape \[{rows},3\].* but has shape {text}"
+            yield kind, {"grad": ones(*shape)}, said
+    said = r"indices must be a vector, but has shape \[1,2\]"
+    yield "sparse", {"indices": [INDICES]}, said
+    said = r"var must have at least rank 1 for a sparse gradient, but has shape \[\]"
+    yield "sparse", {"replace": dict.fromkeys(("var", "m", "v"), ones())}, said
 
 
 @variable_kinds
-def test_indices_that_are_no_vector_are_refused(use_resource):
-    message = r"indices must be a vector, but has shape \[1,2\]"
-    expect_error(message, "sparse", use_resource, indices=[INDICES])
-
-
-@variable_kinds
-def test_a_sparse_gradient_of_a_scalar_is_refused(use_resource):
-    scalar = np.zeros([], np.float32)
-    replace = {"var": scalar, "m": scalar, "v": scalar}
-    message = r"var must have at least rank 1 for a sparse gradient, but has shape \[\]"
-    expect_error(message, "sparse", use_resource, replace=replace)
+@pytest.mark.parametrize(("kind", "changed", "message"), list(bad_shapes()))
+def test_shapes_that_do_not_fit_are_named(kind, use_resource, changed, message):
+    with tf.Graph().as_default(), pytest.raises(ValueError, match=message):
+        build(kind, use_resource, **changed)
 
 
 @all_ops

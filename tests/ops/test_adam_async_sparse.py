@@ -146,37 +146,6 @@ def test_a_variable_of_one_row_sums_all_gradients(mode, formula):
 
 
 @each_formula
-def test_rmsprop_alone_leaves_the_powers_as_they_are(formula):
-    state = steps.random_state(8, [5, 3], tf.float32)
-    indices = np.array([1, 2], np.int32)
-    grad = row_gradients(80, indices, [3], tf.float32)
-    actual = steps.step("eager", state, grad, indices, **FORMULAS[formula])
-    unchanged = actual.beta1_power == state.beta1_power
-    assert unchanged == ("rmsprop" in formula)
-    assert (actual.beta2_power == state.beta2_power) == unchanged
-
-
-def test_powers_advance_once_for_a_call_not_once_for_a_row():
-    state = steps.random_state(9, [5, 3], tf.float64)
-    indices = np.array([1, 2, 2, 4, 0], np.int32)
-    grad = row_gradients(90, indices, [3], tf.float64)
-    actual = steps.step("eager", state, grad, indices)
-    assert actual.beta1_power == state.beta1_power * 0.9
-    assert actual.beta2_power == state.beta2_power * 0.99
-
-
-@pytest.mark.parametrize("use_nesterov", [False, True], ids=["adam", "nesterov"])
-@each_dtype
-def test_every_row_once_is_the_same_as_a_dense_step(dtype, use_nesterov):
-    state = steps.random_state(10, [50, 13], dtype)
-    grad = steps.random_array(100, [50, 13], dtype)
-    order = np.random.default_rng(101).permutation(50)
-    sparse = steps.step("eager", state, grad[order], order, use_nesterov=use_nesterov)
-    dense = steps.step("eager", state, grad, use_nesterov=use_nesterov)
-    steps.assert_close(sparse, [np.asarray(x, np.float64) for x in dense])
-
-
-@each_formula
 @each_mode
 def test_use_locking_changes_no_result(mode, formula):
     state = steps.random_state(11, [6, 5], tf.float32)

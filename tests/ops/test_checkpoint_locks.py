@@ -7,12 +7,12 @@ import os
 import signal
 import sys
 import threading
-import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from process_threads import asleep_in_handler
+from waiting import until
 
 from tf_syncrep.python.ops import checkpoint_ops
 
@@ -43,7 +43,7 @@ def test_lookups_are_let_in_while_rows_are_read_for_a_checkpoint(tmp_path):
             max_kept_bytes=1 << 20,
             patience_secs=DEADLINE_SECS,
         )
-        _until(
+        until(
             lambda: "tfs_checkpoint" in dict(asleep_in_handler(signal.SIGSEGV)).values()
         )
         thread = threading.Thread(target=lambda: found.append(lookup()))
@@ -53,7 +53,7 @@ def test_lookups_are_let_in_while_rows_are_read_for_a_checkpoint(tmp_path):
     thread.join()
     assert is_let_in
     np.testing.assert_array_equal(found, np.full([1, 1, WIDTH], 2))
-    _until(lambda: checkpoint_ops.checkpoint_progress(writer)[0])
+    until(lambda: checkpoint_ops.checkpoint_progress(writer)[0])
     reader = tf.train.load_checkpoint(str(tmp_path / "ckpt"))
     np.testing.assert_array_equal(reader.get_tensor("table"), variable)
 
@@ -82,9 +82,3 @@ def _hanging_where_it_reads(address):
         for thread, _ in asleep_in_handler(signal.SIGSEGV):
             libc.tgkill(os.getpid(), thread, signal.SIGUSR2)
         libc.signal(signal.SIGSEGV, ctypes.c_void_p(before))
-
-
-def _until(condition):
-    deadline = time.monotonic() + DEADLINE_SECS
-    while not condition():
-        assert time.monotonic() < deadline

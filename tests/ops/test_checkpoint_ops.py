@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from process_threads import asleep_in_handler, threads_named
+from waiting import until
 
 import tf_syncrep as tfs
 from tf_syncrep.python.ops import checkpoint_ops
@@ -47,35 +48,18 @@ class _Table:
         self.dense = tf.Variable(np.arange(3.0))
         self.pieces = _pieces(values, num_parts)
         self.names = ["table", "slots/m/table"] * num_parts
-        self.writer = checkpoint_ops.checkpoint_writer(shared_name=f"w{next(_names)}")
+        self.writer = _writer()
 
     @property
     def groups(self):
-        return [[x.handle for x in part] for part in self.parts]
+        return _handles(self.parts)
 
-    def begin(
-        self,
-        prefix,
-        token="",
-        base="",
-        max_kept_bytes=_KEPT,
-        speed=0.0,
-        patience_secs=60.0,
-    ):
+    def begin(self, prefix, token="", base="", speed=0.0, **options):
         checkpoint_ops.checkpoint_begin(
-            self.writer,
-            str(prefix),
-            token,
-            base,
-            self.groups,
-            self.pieces,
-            self.names,
-            [self.dense.handle],
-            ["dense"],
-            [tf.constant(["some", "strings"])],
-            ["strings"],
-            max_kept_bytes=max_kept_bytes,
-            patience_secs=patience_secs,
+            *(self.writer, str(prefix), token, base),
+            *(self.groups, self.pieces, self.names, [self.dense.handle], ["dense"]),
+            *([tf.constant(["some", "strings"])], ["strings"]),
+            **{"max_kept_bytes": _KEPT, "patience_secs": 60.0, **options},
             max_bytes_per_sec=speed,
         )
 
@@ -86,11 +70,7 @@ class _Table:
     def restore(self, *prefixes):
         return checkpoint_ops.checkpoint_restore(
             [str(prefix) for prefix in prefixes],
-            self.groups,
-            self.pieces,
-            self.names,
-            [self.dense.handle],
-            ["dense"],
+            *(self.groups, self.pieces, self.names, [self.dense.handle], ["dense"]),
         )
 
     def read(self, array=0):
@@ -100,14 +80,50 @@ class _Table:
         return values
 
 
-def _wait(writer):
+def _writer():
+    return checkpoint_ops.checkpoint_writer(shared_name=f"w{next(_names)}")
+
+
+def _handles(groups):
+    return [[x.handle for x in group] for group in groups]
+
+
+def _begin(writer, prefix, groups, pieces, names, token="", base="", **options):
+    """Begins to write variables, whose rows alone are in the checkpoint."""
+    checkpoint_ops.checkpoint_begin(
+        *(writer, str(prefix), token, base, _handles(groups), pieces, names, [], []),
+        **{"max_kept_bytes": _KEPT, "patience_secs": 60.0, **options},
+    )
+
+
+def _restore(prefixes, groups, pieces, names):
+    """Restores such variables; returns how many bytes were read."""
+    prefixes = [str(prefix) for prefix in prefixes]
+    return checkpoint_ops.checkpoint_restore(
+        prefixes, _handles(groups), pieces, names, [], []
+    )
+
+
+def _ref_begin(writer, prefix, layout, token="", base="", tensors=((), ()), **options):
+    """An op that accepts groups, pieces and names, and tensors with their names."""
+    return checkpoint_ops.ref_checkpoint_begin(
+        *(writer, str(prefix), token, base, *layout, *tensors),
+        **{"max_kept_bytes": _KEPT, "patience_secs": 60.0, **options},
+    )
+
+
+def _ended(writer):
+    """What is told of a checkpoint when its writing has ended."""
     while True:
-        done, code, message, size, rows, kept = checkpoint_ops.checkpoint_progress(
-            writer
-        )
-        if done:
-            assert code == 0, message.numpy()
-            return int(size), int(rows), int(kept)
+        progress = checkpoint_ops.checkpoint_progress(writer)
+        if progress.done:
+            return progress
+
+
+def _wait(writer):
+    _, code, message, *counts = _ended(writer)
+    assert code == 0, message.numpy()
+    return tuple(map(int, counts))
 
 
 def _values(num_rows, width=3, seed=0):
@@ -171,10 +187,8 @@ def test_servers_read_changed_rows_of_chunks_that_have_theirs(
     def restore(p, *files):
         """The checkpoint as the server with part p writes it."""
         piece = [(0, *other.pieces[p][1:])]
-        prefixes = [str(tmp_path / file) for file in files]
-        return checkpoint_ops.checkpoint_restore(
-            prefixes, [other.groups[p]], piece, other.names[:2], [], []
-        )
+        prefixes = [tmp_path / file for file in files]
+        return _restore(prefixes, [other.parts[p]], piece, other.names[:2])
 
     for p in range(read):
         before = restore(p, "full")
@@ -188,24 +202,19 @@ def test_servers_read_changed_rows_of_chunks_that_have_theirs(
 def test_ranges_of_rows_read_changed_rows_of_their_own(tmp_path):
     values = _values(12)
     halves = [tf.Variable(values[:6]), tf.Variable(values[6:])]
-    writer = checkpoint_ops.checkpoint_writer(shared_name=f"w{next(_names)}")
-    pieces = [(0, 6, 0, 1, 12), (1, 6, 6, 1, 12)]
-    prefixes = [str(tmp_path / "full"), str(tmp_path / "changed")]
-    for i, prefix in enumerate(prefixes):
-        checkpoint_ops.checkpoint_begin(
-            writer, prefix, f"token{i}", f"token{i - 1}" if i else "",
-            [[half.handle] for half in halves], pieces, ["table"] * 2, [], [],
-            max_kept_bytes=_KEPT, patience_secs=60.0,
-        )  # fmt: skip
+    writer = _writer()
+    layout = [[x] for x in halves], [(0, 6, 0, 1, 12), (1, 6, 6, 1, 12)], ["table"] * 2
+    prefixes = [tmp_path / "full", tmp_path / "changed"]
+    for prefix, token, base in zip(prefixes, "ab", ("", "a"), strict=True):
+        _begin(writer, prefix, *layout, token, base)
         _wait(writer)
         for half in halves:
             half.scatter_nd_update([[2]], [[7.0, 8.0, 9.0]])
     for begin, size, of_changed in [(0, 6, 20), (6, 6, 20), (0, 2, 8), (5, 4, 28)]:
         part = tf.Variable(np.zeros([size, 3], np.float32))
-        layout = ([[part.handle]], [(0, size, begin, 1, 12)], ["table"], [], [])
-        before = checkpoint_ops.checkpoint_restore(prefixes[:1], *layout)
-        both = checkpoint_ops.checkpoint_restore(prefixes, *layout)
-        assert both - before == of_changed
+        layout = [[part]], [(0, size, begin, 1, 12)], ["table"]
+        before = _restore(prefixes[:1], *layout)
+        assert _restore(prefixes, *layout) - before == of_changed
         expected = np.concatenate(halves)[begin : begin + size]
         np.testing.assert_array_equal(part, expected)
 
@@ -214,31 +223,18 @@ def test_range_of_rows_is_one_piece(tmp_path):
     """ShardedVariable has such parts: in files it is the whole table."""
     values = _values(10)
     halves = [tf.Variable(values[:6]), tf.Variable(values[6:])]
-    writer = checkpoint_ops.checkpoint_writer(shared_name=f"w{next(_names)}")
-    layout = ([(0, 6, 0, 1, 10), (1, 4, 6, 1, 10)], ["table", "table"])
-    groups = [[half.handle] for half in halves]
-    prefix = str(tmp_path / "ckpt")
-    checkpoint_ops.checkpoint_begin(
-        writer, prefix, "", "", groups, *layout, [], [],
-        max_kept_bytes=_KEPT, patience_secs=60.0,
-    )  # fmt: skip
+    writer, prefix = _writer(), tmp_path / "ckpt"
+    layout = [(0, 6, 0, 1, 10), (1, 4, 6, 1, 10)], ["table"] * 2
+    _begin(writer, prefix, [[half] for half in halves], *layout)
     _wait(writer)
-    stored = tf.train.load_checkpoint(prefix).get_tensor("table")
+    stored = tf.train.load_checkpoint(str(prefix)).get_tensor("table")
     np.testing.assert_array_equal(stored, values)
     thirds = [tf.Variable(np.zeros([n, 3], np.float32)) for n in (3, 3, 4)]
-    checkpoint_ops.checkpoint_restore(
-        [prefix],
-        [[third.handle] for third in thirds],
-        [(0, 3, 0, 1, 10), (1, 3, 3, 1, 10), (2, 4, 6, 1, 10)],
-        ["table"] * 3,
-        [],
-        [],
-    )
+    pieces = [(0, 3, 0, 1, 10), (1, 3, 3, 1, 10), (2, 4, 6, 1, 10)]
+    _restore([prefix], [[third] for third in thirds], pieces, ["table"] * 3)
     np.testing.assert_array_equal(np.concatenate(thirds), values)
     odd = tf.Variable(np.zeros([5, 3], np.float32))
-    checkpoint_ops.checkpoint_restore(
-        [prefix], [[odd.handle]], [(0, 5, 1, 2, 10)], ["table"], [], []
-    )
+    _restore([prefix], [[odd]], [(0, 5, 1, 2, 10)], ["table"])
     np.testing.assert_array_equal(odd, values[1::2])
 
 
@@ -270,7 +266,7 @@ def test_no_row_is_torn_where_updates_keep_nothing(tmp_path):
     rows, width, rate = 100_000, 16, 0.5
     arrays = [tf.Variable(tf.zeros([rows, width])) for _ in range(3)]
     powers = [tf.Variable(0.0) for _ in range(2)]
-    writer = checkpoint_ops.checkpoint_writer(shared_name=f"w{next(_names)}")
+    writer = _writer()
 
     def update(number):
         # Without decay m is the last gradient, v its square, and each step moves by one
@@ -284,12 +280,8 @@ def test_no_row_is_torn_where_updates_keep_nothing(tmp_path):
         )
 
     update(1)
-    checkpoint_ops.checkpoint_begin(
-        writer, str(tmp_path / "ckpt"), "", "",
-        [[array.handle for array in arrays]], [(0, rows, 0, 1, rows)],
-        ["var", "m", "v"], [], [],
-        max_kept_bytes=_KEPT, patience_secs=60.0, max_bytes_per_sec=40e6,
-    )  # fmt: skip
+    layout = [arrays], [(0, rows, 0, 1, rows)], ["var", "m", "v"]
+    _begin(writer, tmp_path / "ckpt", *layout, max_bytes_per_sec=40e6)
     updates = 1
     while not checkpoint_ops.checkpoint_progress(writer)[0]:
         updates += 1
@@ -347,9 +339,8 @@ def test_unknown_base_and_second_writing_are_refused(tmp_path):
     done, code, *_ = checkpoint_ops.checkpoint_progress(table.writer)
     assert done
     assert code == tf.errors.CANCELLED
-    with pytest.raises(
-        tf.errors.FailedPreconditionError
-    ):  # an interrupted checkpoint is no base
+    # An interrupted checkpoint is no base.
+    with pytest.raises(tf.errors.FailedPreconditionError):
         table.begin(tmp_path / "ckpt", token="b", base="a")
 
 
@@ -368,12 +359,9 @@ def test_files_that_cannot_be_written_are_told_of(tmp_path):
     blocked.write_text("no folder")
     table = _Table(_values(10), 1)
     table.begin(blocked / "ckpt")
-    while True:
-        done, code, message, *_ = checkpoint_ops.checkpoint_progress(table.writer)
-        if done:
-            break
-    assert code != 0
-    assert b"file" in message.numpy()
+    progress = _ended(table.writer)
+    assert progress.code != 0
+    assert b"file" in progress.message.numpy()
     table.write(tmp_path / "ckpt")  # the next one is
 
 
@@ -488,13 +476,10 @@ def test_of_a_table_that_grows_free_rows_are_left_out(tmp_path):
     keys = tf.Variable(np.arange(rows) * 11)
     uses = tf.Variable(np.array([[3, 0], [3, 1], [0, 2], [9, 0], [0, 5]], np.int32))
     arrays, names = [vectors, keys, uses], ["table", "keys", "uses"]
-    writer = checkpoint_ops.checkpoint_writer(shared_name=f"w{next(_names)}")
+    writer = _writer()
 
     def begin(prefix, token="", base=""):
-        checkpoint_ops.checkpoint_begin(
-            writer, str(tmp_path / prefix), token, base, [[x.handle for x in arrays]],
-            [growing], names, [], [], max_kept_bytes=_KEPT, patience_secs=60.0,
-        )  # fmt: skip
+        _begin(writer, tmp_path / prefix, [arrays], [growing], names, token, base)
         _wait(writer)
         reader = tf.train.load_checkpoint(str(tmp_path / prefix))
         if not reader.has_tensor("table/changed/0-0/ids"):
@@ -536,18 +521,9 @@ def test_reference_variables_are_written_as_they_were_and_restored(tmp_path):
         prefix = str(tmp_path / "a")
         with pytest.raises(ValueError, match="must come after the others"):
             checkpoint_ops.ref_checkpoint_restore([prefix], groups[::-1], *layout)
-        begin = checkpoint_ops.ref_checkpoint_begin(
-            writer,
-            prefix,
-            "",
-            "",
-            groups,
-            *layout,
-            [table.read_value()[:1]],
-            ["first"],
-            max_kept_bytes=_KEPT,
-            patience_secs=60.0,
-            max_bytes_per_sec=100.0,
+        saved = [table.read_value()[:1]], ["first"]
+        begin = _ref_begin(
+            *(writer, prefix, (groups, *layout)), tensors=saved, max_bytes_per_sec=100.0
         )
         write = checkpoint_ops.checkpoint_write(writer)
         keep = checkpoint_ops.ref_checkpoint_keep(table, [5])
@@ -566,9 +542,8 @@ def test_reference_variables_are_written_as_they_were_and_restored(tmp_path):
         writing.start()
         session.run(overwrite)
         progress = checkpoint_ops.checkpoint_progress(writer)
-        deadline = time.monotonic() + 60
-        while not (answer := session.run(progress)).done:
-            assert time.monotonic() < deadline
+        until(lambda: session.run(progress).done)
+        answer = session.run(progress)
         assert (answer.code, answer.kept_bytes > 0) == (0, True)
         writing.join(60)
         assert not writing.is_alive()
@@ -631,9 +606,8 @@ def test_memory_of_kept_rows_is_within_its_bound(tmp_path):
         target=checkpoint_ops.checkpoint_keep, args=[part[0].handle]
     )
     keeping.start()
-    deadline = time.monotonic() + 60
-    while checkpoint_ops.checkpoint_progress(table.writer)[5] < int(0.9 * bound):
-        assert time.monotonic() < deadline
+    progress = checkpoint_ops.checkpoint_progress
+    until(lambda: progress(table.writer).kept_bytes >= int(0.9 * bound))
     most = _resident_bytes()
     checkpoint_ops.checkpoint_cancel(table.writer)
     keeping.join(60)
@@ -660,11 +634,10 @@ def test_owner_that_comes_later_has_others_forget_the_table(tmp_path):
 
         def write(number, owner, token, base="", table=tables[0]):
             writer = checkpoint_ops.checkpoint_writer(shared_name=f"owner_{number}")
-            begin = checkpoint_ops.ref_checkpoint_begin(
-                writer, str(tmp_path / token), token, base, [[table]],
-                [(0, 10, 0, 1, 10)], [table.op.name], [], [], owner=owner,
-                max_kept_bytes=_KEPT, patience_secs=60.0,
-            )  # fmt: skip
+            layout = [[table]], [(0, 10, 0, 1, 10)], [table.op.name]
+            begin = _ref_begin(
+                writer, tmp_path / token, layout, token, base, owner=owner
+            )
             session.run(begin)
             session.run(checkpoint_ops.checkpoint_write(writer))
 
@@ -682,17 +655,15 @@ def test_owner_that_comes_later_has_others_forget_the_table(tmp_path):
 def test_thread_whose_files_hang_is_waited_for_until_a_deadline(tmp_path):
     table = _Table(_values(1000), 1)
     table.begin(tmp_path / "ckpt", speed=100.0, patience_secs=0.2)
-    deadline = time.monotonic() + 60
-    while not checkpoint_ops.checkpoint_progress(table.writer)[3]:
-        assert time.monotonic() < deadline
+    progress = checkpoint_ops.checkpoint_progress
+    until(lambda: progress(table.writer).bytes)
     with _hanging("tfs_checkpoint"):
         with pytest.raises(tf.errors.DeadlineExceededError, match="do not answer"):
             checkpoint_ops.checkpoint_cancel(table.writer)
         with pytest.raises(tf.errors.FailedPreconditionError, match="being written"):
             table.begin(tmp_path / "other")
     # The thread has been told to end, which takes a busy machine a while.
-    while not checkpoint_ops.checkpoint_progress(table.writer)[0]:
-        assert time.monotonic() < deadline
+    until(lambda: progress(table.writer).done)
     checkpoint_ops.checkpoint_cancel(table.writer)
     table.write(tmp_path / "other")
 
@@ -712,10 +683,10 @@ def _hanging(name):
     try:
         for thread in hanging:
             libc.tgkill(os.getpid(), thread, signal.SIGUSR1)
-        deadline = time.monotonic() + 60
         # One that was woken before it sleeps there would go on to do so.
-        while not {*threads_named(name)} <= {*dict(asleep_in_handler(signal.SIGUSR1))}:
-            assert time.monotonic() < deadline
+        until(
+            lambda: {*threads_named(name)} <= {*dict(asleep_in_handler(signal.SIGUSR1))}
+        )
         yield
     finally:
         for thread in hanging:
@@ -727,11 +698,8 @@ def test_closing_a_session_ends_the_writing_before_its_variables_go(tmp_path):
         rows = np.zeros([1000, 2], np.float32)
         table = tf.compat.v1.get_variable("t", initializer=rows, use_resource=False)
         writer = checkpoint_ops.checkpoint_writer(shared_name="of_a_session")
-        begin = checkpoint_ops.ref_checkpoint_begin(
-            writer, str(tmp_path / "a"), "", "", [[table]], [(0, 1000, 0, 1, 1000)],
-            ["t"], [], [],
-            max_kept_bytes=_KEPT, patience_secs=60.0, max_bytes_per_sec=100.0,
-        )  # fmt: skip
+        layout = [[table]], [(0, 1000, 0, 1, 1000)], ["t"]
+        begin = _ref_begin(writer, tmp_path / "a", layout, max_bytes_per_sec=100.0)
         write = checkpoint_ops.checkpoint_write(writer)
         progress = checkpoint_ops.checkpoint_progress(writer)
         session = tf.compat.v1.Session()
@@ -747,9 +715,7 @@ def test_closing_a_session_ends_the_writing_before_its_variables_go(tmp_path):
 
         writing = threading.Thread(target=run)
         writing.start()
-        deadline = time.monotonic() + 60
-        while not session.run(progress).bytes:
-            assert time.monotonic() < deadline
+        until(lambda: session.run(progress).bytes)
         session.close()
         writing.join(60)
         assert len(ended) == 1

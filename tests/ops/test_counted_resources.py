@@ -2,12 +2,12 @@
 
 import collections
 import gc
-import time
 from concurrent import futures
 
 import pytest
 import tensorflow as tf
 from process_threads import threads_named
+from waiting import until
 
 import tf_syncrep as tfs
 from tf_syncrep.python.ops import (
@@ -64,13 +64,6 @@ def lease_threads():
     return set(threads_named("tfs_leases"))
 
 
-def wait_until(holds):
-    deadline = time.monotonic() + DEADLINE
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def counters_of(queue):
     names, values = work_queue_ops.work_queue_stats(queue)
     return dict(zip(names.numpy().astype(str), values.numpy(), strict=True))
@@ -94,7 +87,7 @@ def test_it_is_gone_with_its_last_handle_and_so_is_its_thread(kind):
     with pytest.raises(tf.errors.NotFoundError):
         kind.ask(copy)
     # Those of other tests may end meanwhile.
-    wait_until(lambda: lease_threads() <= threads)
+    until(lambda: lease_threads() <= threads)
 
 
 @every_kind
@@ -137,7 +130,7 @@ def test_waits_of_others_end_with_the_gate():
     copy = copy_of(handle)
     with futures.ThreadPoolExecutor() as pool:
         wait = pool.submit(sync_gate_ops.sync_gate_acquire, copy, *WORKER)
-        wait_until(lambda: WORKER[0] in workers_of(copy))
+        until(lambda: WORKER[0] in workers_of(copy))
         del handle
         with pytest.raises(tf.errors.AbortedError, match="The gate was deleted"):
             wait.result(DEADLINE)
@@ -151,7 +144,7 @@ def test_waits_of_others_end_with_the_queue():
     work_queue_ops.work_queue_take(handle, *WORKER, 1, first)
     with futures.ThreadPoolExecutor() as pool:
         wait = pool.submit(work_queue_ops.work_queue_take, copy, *other, 1, first)
-        wait_until(lambda: counters_of(copy)["waiting"] == 1)
+        until(lambda: counters_of(copy)["waiting"] == 1)
         del handle
         with pytest.raises(tf.errors.CancelledError, match="the work queue is gone"):
             wait.result(DEADLINE)
@@ -164,7 +157,7 @@ def test_a_wait_with_a_handle_keeps_the_gate():
         wait = pool.submit(
             lambda: sync_gate_ops.sync_gate_acquire(handles.pop(), *WORKER)
         )
-        wait_until(lambda: not handles and WORKER[0] in workers_of(copy))
+        until(lambda: not handles and WORKER[0] in workers_of(copy))
         generation = sync_gate_ops.sync_gate_open(copy, 5)
         assert [int(x) for x in wait.result(DEADLINE)][::2] == [int(generation), 5]
         with pytest.raises(tf.errors.NotFoundError):

@@ -65,6 +65,17 @@ def test_head_has_the_fewest_rows_that_fit_and_are_aligned(dtype, width):
         assert count == fitting[0]
 
 
+def look_up(table, rows, head_rows):
+    """Looks rows up, with room for a head in front of them."""
+    return raw_ops.syncrep_embedding_gather(
+        *(table.handle, rows),
+        dtype=tf.float32,
+        Tout=tf.float32,
+        shape=table.shape,
+        head_rows=head_rows,
+    )
+
+
 def message_in_a_graph(rows, others, head_rows):
     """Makes a message in a function, in which rows are passed on as they are."""
 
@@ -80,20 +91,10 @@ def message_in_a_graph(rows, others, head_rows):
 def test_rows_that_are_looked_up_are_the_same_with_room_and_without(room):
     table = tf.Variable(rows_of(20, 5, tf.float32))
     head_rows = row_message_ops.num_head_rows(OTHERS, 5, tf.float32)
-
-    def looked_up():
-        return raw_ops.syncrep_embedding_gather(
-            table.handle,
-            [3, 19, 0],
-            dtype=tf.float32,
-            Tout=tf.float32,
-            shape=table.shape,
-            head_rows=head_rows if room else 0,
-        )
-
-    taken, others = parts_of(
-        message_in_a_graph(looked_up, OTHERS, head_rows), OTHERS, head_rows
+    message = message_in_a_graph(
+        lambda: look_up(table, [3, 19, 0], head_rows if room else 0), OTHERS, head_rows
     )
+    taken, others = parts_of(message, OTHERS, head_rows)
     assert_equal(taken, tf.gather(table, [3, 19, 0]))
     for some, given in zip(others, OTHERS, strict=True):
         assert_equal(some, given)
@@ -124,14 +125,7 @@ def test_gradients_of_rows_are_the_same_with_room_and_without(room):
 
 def test_rows_that_somebody_else_holds_are_copied():
     table = tf.Variable(rows_of(20, 16, tf.float32))
-    rows = raw_ops.syncrep_embedding_gather(
-        table.handle,
-        [3, 19, 0],
-        dtype=tf.float32,
-        Tout=tf.float32,
-        shape=table.shape,
-        head_rows=4,
-    )
+    rows = look_up(table, [3, 19, 0], 4)
     others = [tf.fill([64], 7.0)]
     first = row_message_ops.row_message(rows, others, head_rows=4)
     second = row_message_ops.row_message(rows, [tf.fill([64], 8.0)], head_rows=4)
@@ -190,11 +184,8 @@ def test_messages_of_another_kind_are_refused(message, like, head_rows, error):
 @pytest.mark.parametrize("head_rows", [-1, 3, 1 << 31])
 def test_room_that_cannot_be_is_refused(head_rows):
     table = tf.Variable(tf.zeros([4, 3]))
-    attributes = {"dtype": tf.float32, "Tout": tf.float32, "shape": table.shape}
     with pytest.raises(tf.errors.InvalidArgumentError, match="head_rows must"):
-        raw_ops.syncrep_embedding_gather(
-            table.handle, [1], head_rows=head_rows, **attributes
-        )
+        look_up(table, [1], head_rows)
 
 
 def test_shape_that_a_graph_only_claims_is_refused():

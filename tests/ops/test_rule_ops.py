@@ -33,6 +33,13 @@ def random_array(seed, shape, dtype):
     return numbers.astype(dtype.as_numpy_dtype)
 
 
+def ones(kind):
+    """A gradient of a variable of shape [6, 4], and its indices if it is sparse."""
+    if kind == "sparse":
+        return tf.ones([2, 4]), np.array([0, 1])
+    return tf.ones([6, 4]), None
+
+
 class State:
     """Values of a variable and its slots, and the steps that begin with them."""
 
@@ -301,24 +308,15 @@ def test_a_slot_must_have_the_shape_that_the_variable_calls_for(kind, rule):
     if not state.slots:
         pytest.skip("has no slots")
     name = next(iter(state.slots))
-    wanted = "[6,1]" if rule_ops.RULES[rule].is_rowwise else "[6,4]"
 
     def shorten(slots):
         slots[name] = tf.Variable(slots[name][:5])
 
-    rest = ",1]" if rule_ops.RULES[rule].is_rowwise else ",4]"
-    message = (
-        f"{name} must have shape {wanted} for a var of shape [6,4], "
-        if rule_ops.RULES[rule].is_rowwise
-        else f"{name} must have the shape of var, {wanted}, "
-    )
-    sparse = kind == "sparse"
-    state.expect_error(
-        message + f"but has shape [5{rest}",
-        tf.ones([2 if sparse else 6, 4]),
-        np.array([0, 1]) if sparse else None,
-        change=shorten,
-    )
+    message = f"{name} must have the shape of var, [6,4], but has shape [5,4]"
+    if rule_ops.RULES[rule].is_rowwise:
+        wanted = "must have shape [6,1] for a var of shape [6,4]"
+        message = f"{name} {wanted}, but has shape [5,1]"
+    state.expect_error(message, *ones(kind), change=shorten)
 
 
 @each_rule
@@ -327,21 +325,15 @@ def test_every_number_must_be_a_scalar(kind, rule):
     for name in NUMBERS[rule]:
         state = State(rule, (6, 4))
         state.numbers = {**state.numbers, name: [0.5, 0.5]}
-        sparse = kind == "sparse"
-        state.expect_error(
-            f"{name} must be a scalar, but has shape [2]",
-            tf.ones([2 if sparse else 6, 4]),
-            np.array([0, 1]) if sparse else None,
-        )
+        message = f"{name} must be a scalar, but has shape [2]"
+        state.expect_error(message, *ones(kind))
 
 
 @each_kind
 def test_ftrl_with_a_learning_rate_of_zero_changes_nothing(kind):
     state = State("ftrl", (6, 4))
     state.numbers = {**state.numbers, "lr": 0.0}
-    sparse = kind == "sparse"
-    grad = random_array(20, (2 if sparse else 6, 4), tf.float32)
-    var, slots = state.step(grad, np.array([4, 1]) if sparse else None)
+    var, slots = state.step(*ones(kind))
     np.testing.assert_array_equal(var, state.var)
     for name, slot in slots.items():
         np.testing.assert_array_equal(slot, state.slots[name])
@@ -352,12 +344,8 @@ def test_ftrl_with_a_learning_rate_of_zero_changes_nothing(kind):
 def test_ftrl_divides_by_its_learning_rate(kind, rate):
     state = State("ftrl", (6, 4))
     state.numbers = {**state.numbers, "lr": rate}
-    sparse = kind == "sparse"
-    state.expect_error(
-        "lr of rule ftrl must be at least 0, but is",
-        tf.ones([2 if sparse else 6, 4]),
-        np.array([0, 1]) if sparse else None,
-    )
+    message = "lr of rule ftrl must be at least 0, but is"
+    state.expect_error(message, *ones(kind))
 
 
 @each_rule

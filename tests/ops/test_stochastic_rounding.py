@@ -52,21 +52,13 @@ def slots_of(update, shape):
 
 def apply(update, var, slots, grad, indices=None, rounding=None):
     """Builds or makes an update."""
-    ops, gradient = tfs.ops, [grad] if indices is None else [grad, indices]
+    gradient = [grad] if indices is None else [grad, indices]
+    kind = "" if indices is None else "sparse_"
     if update in FORMULAS:
-        dense, sparse = (
-            ops.resource_apply_adam_async,
-            ops.resource_sparse_apply_adam_async,
-        )
-        step, options = (dense, {}) if indices is None else (sparse, FORMULAS[update])
-        if "use_nesterov" in FORMULAS[update]:
-            options = FORMULAS[update]
-        return step(
-            var, *slots, *ADAM.values(), *gradient, **options, rounding=rounding
-        )
-    step = (
-        ops.resource_apply_rule if indices is None else ops.resource_sparse_apply_rule
-    )
+        step = getattr(tfs.ops, f"resource_{kind}apply_adam_async")
+        options = {**FORMULAS[update], "rounding": rounding}
+        return step(var, *slots, *ADAM.values(), *gradient, **options)
+    step = getattr(tfs.ops, f"resource_{kind}apply_rule")
     named = dict(zip(rule_ops.RULES[update].slots, slots, strict=True))
     return step(update, var, named, NUMBERS[update], *gradient, rounding=rounding)
 
@@ -263,33 +255,6 @@ def test_a_table_in_parts_has_the_bits_of_the_whole_table(update):
         np.testing.assert_array_equal(as_bits(got), as_bits(expected[part::num_parts]))
 
 
-@pytest.mark.parametrize("update", ["sgd", "adam"])
-def test_the_bits_are_the_same_on_any_number_of_threads(update):
-    results = []
-    var = random_array(9, (4000, 9), tf.bfloat16)
-    grad = random_array(10, (4000, 9), tf.bfloat16)
-    for threads in (1, 4):
-        config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=threads)
-        with tf.Graph().as_default(), tf.compat.v1.Session(config=config) as session:
-            made = [tf.compat.v1.Variable(var, use_resource=True) for _ in range(2)]
-            counts = [
-                tf.compat.v1.Variable(tf.zeros([1], tf.int64), use_resource=True)
-                for _ in range(2)
-            ]
-            ops = []
-            for table, count, indices in zip(
-                made, counts, (None, np.arange(4000)), strict=True
-            ):
-                slots = slots_of(update, var.shape)
-                slots = [tf.compat.v1.Variable(x, use_resource=True) for x in slots]
-                rounding = tfs.ops.StochasticRounding(count)
-                ops.append(apply(update, table, slots, grad, indices, rounding))
-            session.run(tf.compat.v1.global_variables_initializer())
-            session.run(ops)
-            results.append([as_bits(x) for x in session.run(made)])
-    np.testing.assert_array_equal(*results)
-
-
 @pytest.mark.parametrize("use_locking", [False, True])
 def test_concurrent_updates_draw_different_numbers(use_locking):
     """Every update takes a number of its own: as many in all as one after the other."""
@@ -373,11 +338,7 @@ def test_a_bad_count_is_refused_before_anything_is_written(
     slots = [tf.Variable(x) for x in slots_of(update, (3, 2))]
     rounding = tfs.ops.StochasticRounding(tf.Variable(count))
     before = [x.numpy() for x in (var, *slots)]
-    gradient = [tf.ones([3, 2], tf.bfloat16)]
-    if kind == "sparse":
-        gradient.append([0, 1, 2])
-    else:
-        gradient.append(None)
+    gradient = tf.ones([3, 2], tf.bfloat16), [0, 1, 2] if kind == "sparse" else None
     with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(message)):
         apply(update, var, slots, *gradient, rounding)
     for x, value in zip((var, *slots), before, strict=True):
@@ -389,15 +350,9 @@ def test_errors_of_other_arguments_leave_the_count_as_it_was(update):
     var = tf.Variable(tf.ones([3, 2], tf.bfloat16))
     count = tf.Variable([-4], dtype=tf.int64)
     slots = [tf.Variable(x) for x in slots_of(update, (3, 2))]
+    gradient, rounding = tf.ones([1, 2], tf.bfloat16), tfs.ops.StochasticRounding(count)
     with pytest.raises(tf.errors.InvalidArgumentError, match="is out of range"):
-        apply(
-            update,
-            var,
-            slots,
-            tf.ones([1, 2], tf.bfloat16),
-            [3],
-            tfs.ops.StochasticRounding(count),
-        )
+        apply(update, var, slots, gradient, [3], rounding)
     assert count.numpy() == [-4]
 
 

@@ -23,39 +23,29 @@ INCARNATION = ("incarnation", tf.int64, 1)
 LOCAL_STEP = ("local_step", tf.int64, 0)
 NUM_GRADIENTS = ("num_gradients", tf.int64, 1)
 
+CONTRIBUTION = [GENERATION, ROUND, DEVICE, INCARNATION]
+
 # For each op: the function that makes it, and the names, dtypes and valid values of its
 # inputs.
 GATE_OPS = {
-    "open": (gate_ops.sync_gate_open, [STEP]),
-    "add_passes": (gate_ops.sync_gate_add_passes, [("num_passes", tf.int64, 0)]),
-    "acquire": (gate_ops.sync_gate_acquire, [DEVICE, INCARNATION]),
-    "admit": (
-        gate_ops.sync_gate_admit,
-        [GENERATION, ROUND, DEVICE, INCARNATION, ("fit", tf.bool, True)],
-    ),
-    "commit": (
-        gate_ops.sync_gate_commit,
-        [GENERATION, ROUND, DEVICE, INCARNATION],
-    ),
-    "abort": (gate_ops.sync_gate_abort, [GENERATION, ROUND, DEVICE, INCARNATION]),
-    "leave": (gate_ops.sync_gate_leave, [DEVICE, INCARNATION]),
-    "wait_quorum": (gate_ops.sync_gate_wait_quorum, [GENERATION]),
-    "flush": (gate_ops.sync_gate_flush, [GENERATION]),
-    "advance": (gate_ops.sync_gate_advance, [GENERATION, ROUND, STEP]),
-    "drain": (gate_ops.sync_gate_drain, [GENERATION]),
-    "cancel_updater": (
-        gate_ops.sync_gate_cancel_updater,
-        [GENERATION, DEVICE, INCARNATION],
-    ),
-    "configure": (
-        gate_ops.sync_gate_configure,
-        [("quorum", tf.int64, 1), ("total", tf.int64, 1)],
-    ),
-    "close": (gate_ops.sync_gate_close, [GENERATION]),
-    "fail": (
-        gate_ops.sync_gate_fail,
-        [("code", tf.int32, 1), ("message", tf.string, "no"), GENERATION],
-    ),
+    op: (getattr(gate_ops, f"sync_gate_{op}"), inputs)
+    for op, inputs in {
+        "open": [STEP],
+        "add_passes": [("num_passes", tf.int64, 0)],
+        "acquire": [DEVICE, INCARNATION],
+        "admit": [*CONTRIBUTION, ("fit", tf.bool, True)],
+        "commit": CONTRIBUTION,
+        "abort": CONTRIBUTION,
+        "leave": [DEVICE, INCARNATION],
+        "wait_quorum": [GENERATION],
+        "flush": [GENERATION],
+        "advance": [GENERATION, ROUND, STEP],
+        "drain": [GENERATION],
+        "cancel_updater": [GENERATION, DEVICE, INCARNATION],
+        "configure": [("quorum", tf.int64, 1), ("total", tf.int64, 1)],
+        "close": [GENERATION],
+        "fail": [("code", tf.int32, 1), ("message", tf.string, "no"), GENERATION],
+    }.items()
 }
 ACCUMULATOR_OPS = {
     "apply_dense": (

@@ -11,6 +11,7 @@ import pytest
 import sync_accounting
 import tensorflow as tf
 from sync_gate_sessions import GateSession
+from waiting import until
 
 from tf_syncrep.python.ops import sync_gate_ops as ops
 from tf_syncrep.python.sync import gate_stats
@@ -30,20 +31,9 @@ def _gate(quorum=2, total=2, **kwargs):
 
 
 def _stats(handle):
-    names, values, devices, device_names, rows = (
-        tensor.numpy() for tensor in ops.sync_gate_stats(handle)
-    )
-    gate = {
-        name.decode(): int(value) for name, value in zip(names, values, strict=True)
-    }
-    workers = {
-        device.decode(): {
-            name.decode(): int(value)
-            for name, value in zip(device_names, row, strict=True)
-        }
-        for device, row in zip(devices, rows, strict=True)
-    }
-    return gate, workers
+    """The gate's counters, and those of its workers."""
+    gate = gate_stats.to_dict(*(x.numpy() for x in ops.sync_gate_stats(handle)))
+    return gate, gate.pop("workers")
 
 
 def _contribute(handle, worker, first=False):
@@ -76,15 +66,7 @@ class _Wait(threading.Thread):
 
 
 def _until(condition):
-    """Waits until a condition holds that another thread brings about."""
-    deadline = threading.Event()
-    timer = threading.Timer(DEADLINE_SECS, deadline.set)
-    timer.start()
-    try:
-        while not condition():
-            assert not deadline.wait(0.005), "the condition did not come about"
-    finally:
-        timer.cancel()
+    until(condition, DEADLINE_SECS)
 
 
 def test_rounds_follow_each_other_when_all_have_contributed():
@@ -104,7 +86,7 @@ def test_rounds_follow_each_other_when_all_have_contributed():
     assert gate["applied"] == gate["committed"] == gate["admitted"] == 6
     assert workers[A[0]]["contributed"] == workers[B[0]]["contributed"] == 3
     # Both have waited for answers, and rounds for the second one.
-    assert workers[A[0]]["held_up_ns"] == 0 < workers[B[0]]["held_up_ns"]
+    assert workers[A[0]]["held_up_secs"] == 0 < workers[B[0]]["held_up_secs"]
 
 
 def test_acquire_waits_until_the_gate_is_opened():
@@ -226,13 +208,6 @@ def test_worker_with_other_terms_than_the_chiefs_is_told_so():
     ops.sync_gate_acquire(handle, *A, quorum=2, total=2)
 
 
-@pytest.mark.parametrize("argument", ["lease_secs", "start_secs"])
-@pytest.mark.parametrize("value", [-1.0, float("nan")])
-def test_leases_of_an_opening_must_be_positive(argument, value):
-    with pytest.raises(tf.errors.InvalidArgumentError, match=f"{argument} must be"):
-        ops.sync_gate_open(_gate(), 0, **{argument: value})
-
-
 def test_fast_worker_gives_more_where_shares_are_not_strict():
     handle = _gate(quorum=3, total=3, strict=False)
     generation = ops.sync_gate_open(handle, 0)
@@ -295,13 +270,6 @@ def test_silent_updater_fails_the_waits():
         ops.sync_gate_wait_quorum(handle, generation, timeout_secs=0.01)
     with pytest.raises(tf.errors.DeadlineExceededError, match="has not called"):
         ops.sync_gate_acquire(handle, *A)
-
-
-def test_wait_quorum_times_out():
-    handle = _gate()
-    generation = ops.sync_gate_open(handle, 0)
-    with pytest.raises(tf.errors.DeadlineExceededError, match="No full round"):
-        ops.sync_gate_wait_quorum(handle, generation, timeout_secs=0.01)
 
 
 def test_function_runs_the_protocol():
@@ -421,6 +389,10 @@ def test_shared_name_with_another_mode_is_an_error():
 def test_leases_must_be_positive(argument, value):
     with pytest.raises(tf.errors.InvalidArgumentError, match=f"{argument} must be"):
         _gate(**{argument: value})
+    if value == 0:
+        return  # An opening leaves the lease as it is.
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"{argument} must be"):
+        ops.sync_gate_open(_gate(), 0, **{argument: value})
 
 
 @pytest.mark.parametrize("value", [-1.0, float("nan")])
@@ -450,9 +422,9 @@ def test_stats_say_what_each_worker_does():
     ops.sync_gate_acquire(handle, *B)
     assert ops.sync_gate_admit(handle, generation, round_number, *B, True)
     _, workers = _stats(handle)
-    phases = [gate_stats.PHASES[workers[device]["phase"]] for device, _ in (A, B)]
+    phases = [workers[device]["phase"] for device, _ in (A, B)]
     assert phases == ["computing", "pushing"]
-    assert all(worker["phase_ns"] >= 0 for worker in workers.values())
+    assert all(worker["phase_secs"] >= 0 for worker in workers.values())
 
 
 def test_events_are_written_where_the_environment_says(tmp_path, monkeypatch):

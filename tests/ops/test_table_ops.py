@@ -6,6 +6,7 @@ import dynamic_table as twin
 import numpy as np
 import pytest
 import tensorflow as tf
+from table_parts import TablePart
 
 from tf_syncrep.python.embedding import compat
 from tf_syncrep.python.ops import embedding_ops, table_ops
@@ -14,12 +15,10 @@ WIDTH = 5
 INT64 = np.iinfo(np.int64)
 
 
-class Part:
-    """The variables and the index of a part, and the twins of its tables."""
+class Part(TablePart):
+    """A part with a slot, and the twins of its tables."""
 
     def __init__(self, tables, width=WIDTH, dtype=tf.float32):
-        self.dtype, self.width = dtype, width
-        self.twins = [twin.TableTwin(table, width) for table in tables]
         indexed, rows = [], 0
         for table in tables:
             own = {
@@ -29,35 +28,15 @@ class Part:
             }
             indexed.append(table_ops.IndexedTable(first_row=rows, **own))
             rows += table.capacity
+        super().__init__(indexed, width, dtype, num_slots=1)
+        (self.slot,) = self.slots
         self.tables = tables
-        self.index = table_ops.table_index(indexed, counted=True)
-        self.num_rows = rows
-        self.vectors, self.slot = (
-            tf.Variable(table_ops.table_zeros([rows, width], dtype)) for _ in range(2)
-        )
-        self.keys = tf.Variable(table_ops.table_zeros([rows], tf.int64))
-        self.uses = tf.Variable(table_ops.table_zeros([rows, 2], tf.int32))
-
-    @property
-    def columns(self):
-        return self.keys.handle, self.uses.handle
+        self.twins = [twin.TableTwin(table, width) for table in tables]
 
     def request(self, keys_of_tables):
         sizes = [len(keys) for keys in keys_of_tables]
         flat = [key for keys in keys_of_tables for key in keys]
         return tf.constant(sizes + flat, tf.int64)
-
-    def find(self, request, insert, transfer_dtype=None):
-        return table_ops.table_find(
-            self.index,
-            self.vectors.handle,
-            *self.columns,
-            request,
-            insert=insert,
-            shape=self.vectors.shape,
-            dtype=self.dtype,
-            transfer_dtype=transfer_dtype,
-        )
 
     def check_find(self, keys_of_tables, insert):
         """Looks keys up here and in the twins; returns the rows."""
@@ -72,42 +51,21 @@ class Part:
         return rows
 
     def maintain(self, step, slot_initial=0.0):
-        return table_ops.table_maintain(
-            self.index,
-            self.vectors.handle,
-            *self.columns,
-            step,
-            slots=[self.slot.handle],
-            slot_initials=[slot_initial],
-            evict=[table.evict for table in self.tables],
-            unused_for=[table.unused_for for table in self.tables],
-            dtype=self.dtype,
-        )
+        evict = [table.evict for table in self.tables]
+        unused_for = [table.unused_for for table in self.tables]
+        return super().maintain(step, evict, unused_for, slot_initial)
 
     def check_maintain(self, step):
         expected = [len(table.maintain(step)) for table in self.twins]
         np.testing.assert_array_equal(self.maintain(step), expected)
 
-    def gradient(self, request, rows, gradient):
-        return table_ops.table_gradient(
-            self.index, *self.columns, request, rows, gradient, dtype=self.dtype
-        )
-
     def stats(self, table=0):
-        return table_ops.TableStats(*table_ops.table_stats(self.index)[table].numpy())
-
-    def export(self, table=0):
-        return table_ops.table_export(self.index, *self.columns, table)
+        return table_ops.TableStats(*super().stats(table).numpy())
 
     def import_(self, keys, last_uses, counts, table=0):
         return table_ops.table_import(
-            self.index,
-            self.vectors.handle,
-            *self.columns,
-            table,
-            keys,
-            last_uses,
-            counts,
+            *(self.index, self.vectors.handle, *self.columns),
+            *(table, keys, last_uses, counts),
             dtype=self.dtype,
         )
 
@@ -631,65 +589,55 @@ def error(part, call):
     return caught.value.message
 
 
+def looked_up(*request):
+    return lambda part: part.find(tf.constant(request, tf.int64), True)
+
+
+def trained(rows, num_gradients=1):
+    return lambda part: part.gradient(
+        part.request([[5]]), tf.constant(rows), tf.ones([num_gradients, WIDTH])
+    )
+
+
+def imported(*columns):
+    return lambda part: part.import_(*columns)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda part: part.find(tf.constant([2, 5], tf.int64), True),
-            "request[0] must say how many of 1 keys are of table 0, but is 2",
+        *(
+            (
+                looked_up(size, 5),
+                f"request[0] must say how many of 1 keys are of table 0, but is {size}",
+            )
+            for size in (2, -1)
         ),
-        (
-            lambda part: part.find(tf.constant([-1, 5], tf.int64), True),
-            "request[0] must say how many of 1 keys are of table 0, but is -1",
+        (looked_up(0, 5), "request must say of which tables its 1 keys are, but does"),
+        (looked_up(), "request must be a vector that begins with the numbers of keys"),
+        *(
+            (
+                trained([row]),
+                "rows[0] must be a row of table items, in [0, 100), or -1, "
+                f"but is {row}",
+            )
+            for row in (100, -2)
         ),
-        (
-            lambda part: part.find(tf.constant([0, 5], tf.int64), True),
-            "request must say of which tables its 1 keys are, but does of 0",
-        ),
-        (
-            lambda part: part.find(tf.zeros([0], tf.int64), True),
-            "request must be a vector that begins with the numbers of keys of 1 tables",
-        ),
-        (
-            lambda part: part.gradient(
-                part.request([[5]]), tf.constant([100]), tf.ones([1, WIDTH])
-            ),
-            "rows[0] must be a row of table items, in [0, 100), or -1, but is 100",
-        ),
-        (
-            lambda part: part.gradient(
-                part.request([[5]]), tf.constant([-2]), tf.ones([1, WIDTH])
-            ),
-            "rows[0] must be a row of table items, in [0, 100), or -1, but is -2",
-        ),
-        (
-            lambda part: part.gradient(
-                part.request([[5]]), tf.constant([1, 2]), tf.ones([1, WIDTH])
-            ),
-            "rows must be a vector of 1 elements, the keys of the request",
-        ),
-        (
-            lambda part: part.gradient(
-                part.request([[5]]), tf.constant([1]), tf.ones([2, WIDTH])
-            ),
-            "gradient must be a matrix of 1 rows, the keys of the request",
-        ),
+        (trained([1, 2]), "rows must be a vector of 1 elements, the keys of the"),
+        (trained([1], 2), "gradient must be a matrix of 1 rows, the keys of the"),
         (lambda part: part.maintain(-1), "step must be in [0, 2^31), but is -1"),
         (lambda part: part.maintain(2**31), "step must be in [0, 2^31), but is 214748"),
         (lambda part: part.export(1), "table must be in [0, 1), but is 1"),
         (
-            lambda part: part.import_([1, 1], [0, 0], [1, 1]),
+            imported([1, 1], [0, 0], [1, 1]),
             "row_keys must be different keys. Received: 1 of table items more than",
         ),
         (
-            lambda part: part.import_([1], [-1], [1]),
+            imported([1], [-1], [1]),
             "last_uses must be at least 0 and counts at least 1. Received: last use -1 "
             "and count 1 of key 1 of table items",
         ),
-        (
-            lambda part: part.import_([1], [0], [1, 2]),
-            "counts must be a vector of 1 elements, as row_keys has",
-        ),
+        (imported([1], [0], [1, 2]), "counts must be a vector of 1 elements, as"),
     ],
 )
 def test_errors_name_argument_rule_and_value(call, message):

@@ -2,13 +2,14 @@
 
 import collections
 import threading
-import time
 
 import adam_async_reference as reference
 import dynamic_table as twin
 import numpy as np
 import pytest
 import tensorflow as tf
+from table_parts import TablePart
+from waiting import until
 
 import tf_syncrep as tfs
 from tf_syncrep.python.ops import checkpoint_ops, table_ops
@@ -17,80 +18,35 @@ ROWS = 60_000
 WIDTH = 8
 BATCH = 100
 TABLE = twin.Table("items", ROWS, initializer="uniform", numbers=(1.0, 2.0))
-DEADLINE = 60.0
 NAMES = ["vectors", "keys", "uses", "m", "v"]
 
 
-class Part:
+class Part(TablePart):
     """A part of one table, whose initial vectors tell the keys."""
 
-    def __init__(self, **index):
-        self.slots = []
-        self.index = table_ops.table_index(
-            [
-                table_ops.IndexedTable(
-                    "items", 0, ROWS, initializer="uniform", numbers=(1.0, 2.0)
-                )
-            ],
-            **(index or {"counted": True}),
+    def __init__(self, num_slots=0, **index):
+        table = table_ops.IndexedTable(
+            "items", 0, ROWS, initializer="uniform", numbers=(1.0, 2.0)
         )
-        self.variables = [
-            tf.Variable(table_ops.table_zeros(shape, dtype))
-            for shape, dtype in (
-                ([ROWS, WIDTH], tf.float32),
-                ([ROWS], tf.int64),
-                ([ROWS, 2], tf.int32),
-            )
-        ]
-
-    @property
-    def handles(self):
-        return [variable.handle for variable in self.variables]
+        super().__init__([table], WIDTH, num_slots=num_slots, **index)
 
     @property
     def arrays(self):
-        return [*self.handles, *(slot.handle for slot in self.slots)]
+        return [x.handle for x in (self.vectors, self.keys, self.uses, *self.slots)]
 
     def use(self, keys):
-        return table_ops.table_find(
-            self.index,
-            *self.handles,
-            tf.concat([[keys.shape[0]], keys], 0),
-            insert=True,
-            shape=[ROWS, WIDTH],
-            dtype=tf.float32,
-        )
+        return self.find(tf.concat([[keys.shape[0]], keys], 0), True)
 
     def maintain(self, step, unused_for, evict=None):
-        return table_ops.table_maintain(
-            self.index,
-            *self.handles,
-            step,
-            slots=[slot.handle for slot in self.slots],
-            slot_initials=[0.0] * len(self.slots),
-            evict=[evict],
-            unused_for=[unused_for],
-            dtype=tf.float32,
-        )
-
-    @property
-    def stats(self):
-        return table_ops.table_stats(self.index)[0]
+        return super().maintain(step, [evict], [unused_for])
 
     def begin(self, writer, prefix, max_kept_bytes=1 << 22, speed=8e6):
         """Begins to write slowly, so that it takes a while."""
         return checkpoint_ops.checkpoint_begin(
-            writer,
-            tf.convert_to_tensor(prefix),
-            "",
-            "",
-            [self.arrays],
-            [(0, ROWS, 0, 1, ROWS)],
-            NAMES[: len(self.arrays)],
-            [],
-            [],
+            *(writer, tf.convert_to_tensor(prefix), "", "", [self.arrays]),
+            *([(0, ROWS, 0, 1, ROWS)], NAMES[: len(self.arrays)], [], []),
             max_kept_bytes=max_kept_bytes,
-            patience_secs=DEADLINE,
+            patience_secs=60.0,
             max_bytes_per_sec=speed,
         )
 
@@ -101,22 +57,17 @@ class TrainedPart(Part):
     RATES = (0.05, 0.9, 0.99, 1e-7)
 
     def __init__(self):
-        super().__init__(counted=True)
-        self.slots = [
-            tf.Variable(table_ops.table_zeros([ROWS, WIDTH], tf.float32)) for _ in "mv"
-        ]
+        super().__init__(num_slots=2)
         # Powers that stay 0: a step does not depend on those that others have made.
         self.powers = [tf.Variable(0.0), tf.Variable(0.0)]
 
     def train(self, keys, rows):
         request = tf.concat([[keys.shape[0]], keys], 0)
         ones = tf.ones([keys.shape[0], WIDTH])
-        gradient, kept = table_ops.table_gradient(
-            self.index, *self.handles[1:], request, rows, ones, dtype=tf.float32
-        )
-        checkpoint_ops.checkpoint_keep(self.handles[0], kept)
+        gradient, kept = self.gradient(request, rows, ones)
+        checkpoint_ops.checkpoint_keep(self.vectors.handle, kept)
         tfs.ops.resource_sparse_apply_adam_async(
-            *(x.handle for x in (self.variables[0], *self.slots, *self.powers)),
+            *(x.handle for x in (self.vectors, *self.slots, *self.powers)),
             *self.RATES,
             gradient,
             kept,
@@ -229,14 +180,10 @@ def test_keys_uses_vectors_and_slots_are_of_one_moment(tmp_path, with_maintenanc
     # It is restored as it was, and training continues.
     other = TrainedPart()
     checkpoint_ops.checkpoint_restore(
-        [str(tmp_path / "of_a_moment")],
-        [other.arrays],
-        [(0, ROWS, 0, 1, ROWS)],
-        NAMES,
-        [],
-        [],
+        *([str(tmp_path / "of_a_moment")], [other.arrays]),
+        *([(0, ROWS, 0, 1, ROWS)], NAMES, [], []),
     )
-    exported = table_ops.table_export(other.index, *other.handles[1:], 0)
+    exported = other.export()
     assert exported.keys.numpy().tolist() == sorted(found)
     sample = tf.constant(sorted(found)[::500], tf.int64)
     rows, values = other.use(sample)
@@ -251,13 +198,6 @@ def test_keys_uses_vectors_and_slots_are_of_one_moment(tmp_path, with_maintenanc
 
 # Maintenance that waits for such a checkpoint has changed some rows, and not all.
 SLOW = {"max_kept_bytes": 1 << 19, "speed": 1e4}
-
-
-def until(condition):
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def assert_whole(vectors, keys, uses, exported, evicted):
@@ -287,11 +227,10 @@ def test_maintenance_that_is_cancelled_has_done_some_rows_and_later_does_the_res
         maintain = part.maintain(step, 10)
         begin = part.begin(writer, prefix, **SLOW)
         cancel = checkpoint_ops.checkpoint_cancel(writer)
-        exported = table_ops.table_export(part.index, *part.handles[1:], 0).keys
-        all_there_is = [*part.variables, exported]
+        all_there_is = [part.vectors, part.keys, part.uses, part.export().keys]
 
         def resting():
-            *values, stats = session.run([*all_there_is, part.stats])
+            *values, stats = session.run([*all_there_is, part.stats()])
             evicted = table_ops.TableStats(*stats).evicted
             return evicted, assert_whole(*values, evicted)
 
@@ -337,12 +276,12 @@ def test_lookup_that_waits_reads_no_vector_of_the_next_key_of_a_row(tmp_path):
     keys = tf.concat([[1], tf.range(in_use + 1, ROWS, dtype=tf.int64)], 0)
     waiting = threading.Thread(target=lambda: found.extend(part.use(keys)))
     waiting.start()
-    until(lambda: part.variables[2][0, 1] == 2)
+    until(lambda: part.uses[0, 1] == 2)
     until(lambda: checkpoint_ops.checkpoint_progress(writer)[4] > seldom + 1000)
     assert part.maintain(1, None, "least_frequent").numpy() > seldom
     part.maintain(2, None)
     rows, _ = part.use(-tf.range(1, seldom, dtype=tf.int64))
-    assert 0 in rows
+    assert 0 in rows.numpy()
     assert waiting.is_alive()
     checkpoint_ops.checkpoint_cancel(writer)
     waiting.join()
@@ -367,19 +306,19 @@ def test_maintenance_ends_where_keys_are_assigned_meanwhile(tmp_path):
 
     thread = threading.Thread(target=maintain)
     thread.start()
-    until(lambda: table_ops.TableStats(*part.stats.numpy()).evicted)
+    until(lambda: table_ops.TableStats(*part.stats().numpy()).evicted)
     keys, uses = np.zeros(ROWS, np.int64), np.zeros([ROWS, 2], np.int32)
     keys[:2], uses[:2] = [70, 71], [[15, 3], [2, 1]]
-    part.variables[1].assign(keys)
-    part.variables[2].assign(uses)
+    part.keys.assign(keys)
+    part.uses.assign(uses)
     checkpoint_ops.checkpoint_cancel(writer)
     thread.join()
     (error,) = errors
     assert isinstance(error, tf.errors.AbortedError)
     assert "keys or uses were assigned" in error.message
     # Nothing was done to what was assigned; the next time it is maintained.
-    np.testing.assert_array_equal(part.variables[1], keys)
-    np.testing.assert_array_equal(part.variables[2], uses)
+    np.testing.assert_array_equal(part.keys, keys)
+    np.testing.assert_array_equal(part.uses, uses)
     assert part.maintain(26, 10).numpy() == [1]
-    exported = table_ops.table_export(part.index, *part.handles[1:], 0)
+    exported = part.export()
     assert exported.keys.numpy().tolist() == [70]

@@ -157,23 +157,22 @@ def adam_async(call):
             "beta2_power": (0.999, slot),
         }
         for gradient, prefix in ((dense, ""), (sparse, "sparse_")):
-            for use_locking in (False, True):
+            count = call.variable(np.zeros([1]), tf.int64)
+            for use_locking, (op, more) in itertools.product(
+                (False, True),
+                (
+                    (f"resource_{prefix}apply_adam_async", {}),
+                    (
+                        f"syncrep_resource_{prefix}apply_adam_async_rounded",
+                        {"rounding_count": count},
+                    ),
+                ),
+            ):
                 handles = {name: call.variable(*x) for name, x in values.items()}
-                call(
-                    f"resource_{prefix}apply_adam_async",
-                    {**handles, **inputs, **gradient},
-                    use_locking=use_locking,
-                )
+                arguments = {**handles, **inputs, **gradient, **more}
+                call(op, arguments, use_locking=use_locking)
                 results += [call.read(handles[x], values[x][1]) for x in values]
-                handles = {name: call.variable(*x) for name, x in values.items()}
-                count = call.variable(np.zeros([1]), tf.int64)
-                call(
-                    f"syncrep_resource_{prefix}apply_adam_async_rounded",
-                    {**handles, **inputs, **gradient, "rounding_count": count},
-                    use_locking=use_locking,
-                )
-                results += [call.read(handles[x], values[x][1]) for x in values]
-                results.append(call.read(count, tf.int64))
+            results.append(call.read(count, tf.int64))
             if prefix == "":
                 results += _take_and_apply(call, values, inputs, dense["grad"], dtype)
             results += call(

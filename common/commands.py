@@ -5,6 +5,7 @@ import fcntl
 import os
 import pty
 import re
+import resource
 import signal
 import struct
 import subprocess
@@ -23,6 +24,9 @@ DEADLINE_SECS = output_lines.DEADLINE_SECS
 _RUN_DEADLINE_SECS = 240.0
 _POLL_SECS = 0.02
 _MARK = "TF_SYNCREP_TEST_RUN"
+_SHOWS_THREADS = {"PYTHONFAULTHANDLER": "1"}
+# How long a process that was aborted may write, and its launcher after that.
+_ABORTED_END_SECS = 15.0
 # The installed command, wherever pytest was started.
 CONSOLE_SCRIPT = os.path.join(sysconfig.get_path("scripts"), "tf-syncrep")
 
@@ -122,6 +126,29 @@ class Command:
                     found.append(int(entry))
         return found
 
+    def abort(self) -> None:
+        """Makes its processes write where their threads are, and ends them by that.
+
+        It takes PYTHONFAULTHANDLER in their environment. Those that do not end in time
+        are left.
+        """
+        pids = set(self.pids())
+        launchers = pids & {_parent(pid) for pid in pids}
+        # When one of its tasks ends, a launcher ends the others.
+        _send(signal.SIGSTOP, launchers)
+        _send(signal.SIGABRT, pids - launchers)
+        self._wait_for_ends(pids - launchers)
+        _send(signal.SIGCONT, launchers)
+        self._wait_for_ends(launchers)
+        _send(signal.SIGABRT, launchers)
+        self._wait_for_ends(launchers)
+        self._last_lines.join(_ABORTED_END_SECS)
+
+    def _wait_for_ends(self, pids: set[int]) -> None:
+        deadline = time.monotonic() + _ABORTED_END_SECS
+        while pids & set(self.pids()) and time.monotonic() < deadline:
+            time.sleep(_POLL_SECS)
+
     def wait_until_no_process_is_left(self) -> None:
         """Waits until `pids` is empty."""
         deadline = time.monotonic() + DEADLINE_SECS
@@ -139,14 +166,34 @@ class Command:
         self._lines.end()
 
 
-def run(*args: object, **options) -> Command:
+def _send(signum: int, pids: set[int]) -> None:
+    """Sends a signal to those of some processes that still run."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            # A process with TensorFlow would leave a core of gigabytes.
+            resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
+            os.kill(pid, signum)
+
+
+def _parent(pid: int) -> int | None:
+    """The parent of a process; None if the process has ended."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as stat:
+        return int(stat.read().rpartition(")")[2].split()[1])
+    return None
+
+
+def run(
+    *args: object, env: Mapping[str, str | None] | None = None, **options
+) -> Command:
     """Runs a command to its end; the result has `stdout`, `stderr`, `process`."""
-    with Command(*args, **options) as command:
+    with Command(*args, env={**_SHOWS_THREADS, **(env or {})}, **options) as command:
         try:
             command.wait(_RUN_DEADLINE_SECS)
         except subprocess.TimeoutExpired as late:
-            # What it said until then tells where it hangs.
-            raise AssertionError(f"{late}:\n{command.output[-5000:]}") from late
+            # What it said until then, and where its threads are, tells where it hangs.
+            said = command.output[-5000:]
+            command.abort()
+            raise AssertionError(f"{late}:\n{said}\n{command.output}") from late
     return command
 
 

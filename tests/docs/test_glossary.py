@@ -32,11 +32,11 @@ SECOND_WORDS = {
             "cc",  # of the ops, and of the work of threads
             "python/embedding/dynamic_lookup.py",
             "python/embedding/lookup.py",
-            "python/keras/compat/datasets.py",
             "python/keras/embedding/dynamic_files.py",  # in names in files
             "python/keras/embedding/embedding.py",  # `Embedding(shards=)`
             "python/keras/fit/api.py",  # of datasets
             "python/keras/fit/inputs.py",
+            "python/keras/fit/reading_order.py",
             "python/ops/embedding_ops.py",
             "python/ops/table_ops.py",
             "python/train/embedding_lookup.py",

@@ -10,7 +10,8 @@ from absl import logging
 
 from tf_syncrep.python.data.work_queue import WorkQueue, queues_used
 from tf_syncrep.python.keras.compat import datasets
-from tf_syncrep.python.keras.compat.data_adapters import Adapter, without_optionals
+from tf_syncrep.python.keras.compat.data_adapters import Adapter
+from tf_syncrep.python.keras.fit.adapters import without_optionals
 from tf_syncrep.python.keras.fit.sizes import Sizes
 
 NO_BATCHES = "`{}` must have a batch. Received: an empty dataset"

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.compat.slots import variables_of
+from tf_syncrep.python.keras.optimizer_slots import variables_of
 from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
 from tf_syncrep.python.keras.tables.row_slots import RowSlot, all_row_slots
 from tf_syncrep.python.keras.tables.stacked_tables import tables_with

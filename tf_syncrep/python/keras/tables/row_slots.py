@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.compat.slots import (
+from tf_syncrep.python.keras.optimizer_slots import (
     are_rows,
     innermost_of,
     slots_by_variable,

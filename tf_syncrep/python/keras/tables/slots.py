@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.compat.slots import are_rows, slots_by_variable
+from tf_syncrep.python.keras.optimizer_slots import are_rows, slots_by_variable
 from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables, Rows
 from tf_syncrep.python.keras.tables.stacked_tables import trained_by
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.compat.slots import are_rows, slots_by_variable
+from tf_syncrep.python.keras.optimizer_slots import are_rows, slots_by_variable
 from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
 from tf_syncrep.python.keras.tables.stacked_tables import tables_with
 from tf_syncrep.python.keras.tables.trainers import trainers_of

@@ -159,7 +159,8 @@ class _Transfers:
         """Joins tensors into messages."""
         self._join_levels()
         self._send_by_worker()
-        with graph_edges.at_the_end_of(self._graph):
+        # The ops made here depend on nothing but their inputs.
+        with self._graph.as_default(), tf.control_dependencies(None), tf.device(None):
             for (_, task), use in self._constants.items():
                 with tf.device(task):
                     value = tf.constant(tf.get_static_value(use.tensor))

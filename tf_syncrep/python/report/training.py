@@ -79,7 +79,7 @@ class Worker:
     live: bool
 
     def total(self, counter: str) -> float:
-        """The last value of a counter; 0 if there is no counter of that name."""
+        """Returns the last value of a counter; 0 if there is none of that name."""
         return self.counters[counter].last if counter in self.counters else 0.0
 
     @property
@@ -125,7 +125,7 @@ class Training:
     tables: dict[str, dict[str, float]]
 
     def total(self, counter: str) -> float:
-        """The last value of a counter; 0 if there is no counter of that name."""
+        """Returns the last value of a counter; 0 if there is none of that name."""
         return self.counters[counter].last if counter in self.counters else 0.0
 
     @property
@@ -147,12 +147,12 @@ class Training:
         return self.total(_TRAINING_SECS) or self.seconds
 
     def waited_share(self, worker: Worker) -> float:
-        """For which share of the training's time a worker waited."""
+        """Returns for which share of the training's time a worker waited."""
         secs = self.working_seconds
         return worker.total("waited_secs") / secs if secs > 0 else 0.0
 
     def seconds_of_work(self, worker: Worker) -> float:
-        """How long a worker took for a gradient, without its waits.
+        """Returns how long a worker took for a gradient, without its waits.
 
         The number of contributions says less: if every worker has to give its share,
         all have the same number.
@@ -355,7 +355,7 @@ class _Clock:
         self.begins, self.end = ends[:-1], ends[-1]
 
     def seconds(self, times: np.ndarray) -> np.ndarray:
-        """Seconds of training at these times."""
+        """Returns the seconds of training at these times."""
         session = np.searchsorted(self._begins, times, side="right") - 1
         session = np.maximum(session, 0)
         return np.array(self.begins)[session] + times - self._begins[session]

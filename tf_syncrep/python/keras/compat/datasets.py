@@ -32,7 +32,7 @@ def dataset_of_workers(coordinator: Any, functions: Sequence[Any]) -> Any:
 
 
 def is_made(iterator: Any) -> bool:
-    """Whether each worker has made its part of an iterator of `dataset_of_workers`.
+    """Returns whether each worker has its part of an iterator of `dataset_of_workers`.
 
     A worker counts that cannot make it, because it failed or is lost, but not one that
     does not answer.

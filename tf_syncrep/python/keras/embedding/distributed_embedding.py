@@ -306,7 +306,7 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
         return tf.nest.pack_sequence_as(self._features.configs, vectors)
 
     def get_embedding_tables(self) -> dict[str, Any]:
-        """The values of the tables.
+        """Returns the values of the tables.
 
         Returns:
             NumPy arrays of shape `[vocabulary_size, embedding_dim]`, by the name of the
@@ -471,7 +471,7 @@ def _as_ragged(x):
 
 
 def _flat_weights(weights, splits, feature):
-    """The weights of ids without their rows; `splits` are those of ragged ids."""
+    """Returns weights of ids without their rows; `splits` are those of ragged ids."""
     if _is_ragged(weights) != (splits is not None):
         raise ValueError(
             f"Weights of {feature} must be ragged or sparse if its ids are, and dense "
@@ -491,7 +491,7 @@ def _flat_weights(weights, splits, feature):
 
 
 def _asked(config, table, ids, weights):
-    """The lookup of a feature in its table."""
+    """Returns the lookup of a feature in its table."""
     combiner = config.table.combiner
     splits = None
     if _is_ragged(ids):

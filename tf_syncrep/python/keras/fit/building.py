@@ -97,7 +97,7 @@ def _trace(model: Any, step: str, batch: Any) -> None:
 
 
 def _building_only(optimizer: Any) -> tuple[str, Callable[..., Any]]:
-    """The name of the method that applies gradients, and one that only builds."""
+    """Returns the name of the method for gradients, and one that only builds."""
     build = _outside(functools.partial(_build, optimizer))
 
     def apply(grads, trainable_variables=()):

@@ -31,7 +31,7 @@ def training_batches(
     class_weight: Mapping[int, float] | None,
     steps_per_epoch: int | None,
 ) -> tuple[Batches, Callable[[], Any]]:
-    """The batches to train on, and a function that reads the first one here."""
+    """Returns the batches to train on, and a function that reads the first one here."""
     if steps_per_epoch is not None and steps_per_epoch < 1:
         raise ValueError(
             f"steps_per_epoch must be at least 1. "
@@ -99,7 +99,7 @@ def evaluation_batches(
     steps: int | None,
     names: tuple[str, str] = ("x", "steps"),
 ) -> SentBatches:
-    """The batches to evaluate on; `names` are those of `x` and `steps` in errors."""
+    """Returns batches for evaluation; errors call `x` and `steps` by `names`."""
     if callable(x):
         # The function is told that there is one pipeline, which reads all data.
         x = made_by(x, tf.distribute.InputContext())

@@ -31,7 +31,7 @@ def note_trainers(tables: DynamicTables) -> None:
 
 
 def trainers_of(tables: DynamicTables) -> list[Any]:
-    """The optimizers that were built to train tables, and ours around them."""
+    """Returns the optimizers that were built to train tables, and ours around them."""
     return list(_trainers.get(tables, ()))
 
 

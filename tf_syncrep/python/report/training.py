@@ -63,8 +63,27 @@ class Curve:
         return np.interp(seconds, self.seconds, self.values)
 
 
+class _Counted:
+    """Something with counters.
+
+    Attributes:
+        counters: for each the sum since training began.
+    """
+
+    counters: dict[str, Curve]
+
+    def total(self, counter: str) -> float:
+        """Returns the last value of a counter; 0 if there is none of that name."""
+        return self.counters[counter].last if counter in self.counters else 0.0
+
+    @property
+    def dropped(self) -> float:
+        """How many gradients were dropped."""
+        return sum(map(self.total, DROPS))
+
+
 @dataclasses.dataclass(frozen=True)
-class Worker:
+class Worker(_Counted):
     """The figures of one worker.
 
     Attributes:
@@ -78,18 +97,9 @@ class Worker:
     counters: dict[str, Curve]
     live: bool
 
-    def total(self, counter: str) -> float:
-        """Returns the last value of a counter; 0 if there is none of that name."""
-        return self.counters[counter].last if counter in self.counters else 0.0
-
-    @property
-    def dropped(self) -> float:
-        """How many of its gradients were dropped."""
-        return sum(map(self.total, DROPS))
-
 
 @dataclasses.dataclass(frozen=True)
-class Training:
+class Training(_Counted):
     """A training, perhaps in several sessions (if it was stopped and continued).
 
     Seconds are those of training, without the time between sessions. If the writer of
@@ -123,15 +133,6 @@ class Training:
     measured_updates: float
     restarts: list[float]
     tables: dict[str, dict[str, float]]
-
-    def total(self, counter: str) -> float:
-        """Returns the last value of a counter; 0 if there is none of that name."""
-        return self.counters[counter].last if counter in self.counters else 0.0
-
-    @property
-    def dropped(self) -> float:
-        """How many gradients were dropped."""
-        return sum(map(self.total, DROPS))
 
     @property
     def updates_per_second(self) -> float:

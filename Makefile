@@ -1,15 +1,26 @@
-# make demo | test | soak | bench | lint | tidy | wheel | clean: each does all its own set-up.
+# Each target does all its own set-up.
+#
+#   make demo         a training on five processes of this machine, and a picture of it
+#   make test         builds, and runs the tests
+#   make test-longer  what make test leaves out, and each change passes
+#   make soak         long runs under faults
+#   make bench        the benchmarks
+#   make simulate     the protocol under faults, SEEDS=0:10000; see docs/simulator.md
+#   make lint         ruff, pyright, clang-format, workflows
+#   make tidy         clang-tidy
+#   make docs         the site, guides and examples
+#   make build        nothing but the environment, and the package in it
+#   make wheel        a wheel, tested
+#   make wheels       one for each minor version of TensorFlow; see docs/install.md
+#   make aarch64      the C++ core's tests for 64-bit Arm, in an emulator
+#   make gpu          the CUDA kernels on a GPU, all that there is; see docs/gpu.md
+#   make clean        removes what all of these have made
 #
 #   make test TF_VERSION=2.15.1      another TensorFlow, in an environment of its own
 #   make test PYTHON=python3.11      another Python
 #   make test PYTEST_ARGS="tests/ops -x"
+#   make test PYTEST_ARGS="-m slow tests/cc"      the C++ tests
 #   make test JOBS=8                 so many tests at once; by default one for each core
-#
-# make docs: the site. make simulate SEEDS=0:10000: the protocol; see docs/simulator.md.
-#
-# make wheels: a wheel for each minor version of TensorFlow, tested; see docs/install.md.
-#
-# make gpu: the CUDA kernels on a GPU, all that there is; see docs/gpu.md.
 #
 # A Python that suits the TensorFlow, g++ and make are all that must be there:
 # CMake, Ninja and the rest come from PyPI into the environment.
@@ -61,7 +72,7 @@ cc_sources = $(shell find benchmarks tf_syncrep/cc tests -name '*.cc' -o -name '
   gpu-sanitize gpu-test-tensorflow gpu-bench
 
 help:
-	@sed -n '1,16s/^# \{0,1\}//p' Makefile
+	@sed -n '/^$$/q; s/^# \{0,1\}//p' Makefile
 
 # These say what they do, or are long.
 .SILENT: $(tensorflow) $(installed) $(lint_tools) test test-longer soak tidy wheel wheels

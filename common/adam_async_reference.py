@@ -34,7 +34,7 @@ class State(NamedTuple):
 
 
 def initial_state(var: Any, beta1: float, beta2: float) -> State:
-    """The state of a variable that no update has touched yet."""
+    """Returns the state of a variable that no update has touched yet."""
     var = _float64(var)
     return State(
         var,
@@ -112,17 +112,17 @@ def adam_async_sparse(
 
 
 def _float64(x: Any) -> np.ndarray:
-    """A float64 copy of `x`."""
+    """Returns a float64 copy of `x`."""
     return np.array(x, dtype=np.float64)
 
 
 def _step_size(lr: float, beta1_power: np.ndarray, beta2_power: np.ndarray) -> float:
-    """The learning rate with both bias corrections of the step to come."""
+    """Returns the learning rate with both bias corrections of the step to come."""
     return lr * np.sqrt(1 - beta2_power.item()) / (1 - beta1_power.item())
 
 
 def _adam(var, m, v, alpha, beta1, beta2, epsilon, g, use_nesterov):
-    """The rule itself, element by element: returns the new var, m and v."""
+    """Computes the rule, element by element: returns the new var, m and v."""
     m = beta1 * m + (1 - beta1) * g
     v = beta2 * v + (1 - beta2) * g * g
     direction = beta1 * m + (1 - beta1) * g if use_nesterov else m
@@ -130,7 +130,7 @@ def _adam(var, m, v, alpha, beta1, beta2, epsilon, g, use_nesterov):
 
 
 def _sum_by_row(grad: np.ndarray, indices: Any) -> dict[int, np.ndarray]:
-    """The gradient of each row, duplicates summed in order of occurrence."""
+    """Returns the gradient of each row, duplicates summed in order of occurrence."""
     total: dict[int, np.ndarray] = {}
     for position, row in enumerate(np.asarray(indices).tolist()):
         if row in total:

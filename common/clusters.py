@@ -76,23 +76,23 @@ class Cluster:
         self._ports.close()
 
     def names(self, job: str) -> list[str]:
-        """The names of a job's tasks."""
+        """Returns the names of a job's tasks."""
         return [name for name, task in self._tasks.items() if task.job == job]
 
     def address(self, name: str) -> str:
-        """The "host:port" of a task."""
+        """Returns the "host:port" of a task."""
         return self._tasks[name].address
 
     def tf_config(self, name: str = "chief") -> str:
-        """The TF_CONFIG of a task, as JSON."""
+        """Returns the TF_CONFIG of a task, as JSON."""
         return self._tasks[name].config.to_json()
 
     def environment(self, name: str = "chief") -> dict[str, str]:
-        """The whole environment for a process that becomes a task."""
+        """Returns the whole environment for a process that becomes a task."""
         return self._tasks[name].environment(self._env)
 
     def pid(self, name: str) -> int:
-        """The process id of a task that was started."""
+        """Returns the process id of a task that was started."""
         return self._processes[name].pid
 
     def status(self, name: str) -> int | None:
@@ -100,7 +100,7 @@ class Cluster:
         return self._processes[name].status
 
     def output(self, name: str) -> str:
-        """The output of a task so far, in all of its lives."""
+        """Returns the output of a task so far, in all of its lives."""
         return "\n".join(self._lines[name].of())
 
     def wait_for_output(self, name: str, text: str, occurrence: int = 1) -> None:

@@ -113,7 +113,7 @@ class Command:
         self.process.stdin.flush()
 
     def pids(self) -> list[int]:
-        """The processes that inherited this command's environment and still run."""
+        """Returns the processes that have this command's environment and still run."""
         mark = f"{_MARK}={self._mark}".encode()
         found = []
         for entry in filter(str.isdigit, os.listdir("/proc")):

@@ -62,13 +62,13 @@ def missing(packages: Sequence[str] = PACKAGES) -> str | None:
 
 
 def nvcc() -> str | None:
-    """The compiler that CMake takes for CUDA, or None if there is none."""
+    """Returns the compiler that CMake takes for CUDA, or None if there is none."""
     return shutil.which(os.environ.get("CUDACXX", "nvcc"))
 
 
 @functools.cache
 def compute_capability() -> str | None:
-    """The architecture of the first GPU, such as "90", or None if there is none."""
+    """Returns the architecture of the first GPU, such as "90", or None without one."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -147,7 +147,7 @@ def check(error: bytes | None) -> None:
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    """The NumPy dtype of that name, bfloat16 too."""
+    """Returns the NumPy dtype of that name, bfloat16 too."""
     if name == "bfloat16":
         import ml_dtypes
 
@@ -156,7 +156,7 @@ def numpy_dtype(name: str) -> np.dtype:
 
 
 def slot_dtype(name: str) -> np.dtype:
-    """The dtype of slots and hyper-parameters of variables of that dtype."""
+    """Returns the dtype of slots and hyper-parameters of variables of that dtype."""
     return np.dtype(np.float64 if name == "float64" else np.float32)
 
 
@@ -168,7 +168,7 @@ def random_array(seed: int, shape: Any, dtype: np.dtype) -> np.ndarray:
 
 
 def random_state(seed: int, shape: Any, dtype: str) -> reference.State:
-    """A state as after four steps, in the dtypes that the kernels require."""
+    """Returns a state as after four steps, in the dtypes that the kernels require."""
     slot = slot_dtype(dtype)
     return reference.State(
         random_array(seed, shape, numpy_dtype(dtype)),
@@ -180,7 +180,7 @@ def random_state(seed: int, shape: Any, dtype: str) -> reference.State:
 
 
 def to_gpu(array: np.ndarray, offset: int = 0) -> Any:
-    """A copy in the GPU's memory, `offset` elements after an aligned address.
+    """Returns a copy in the GPU's memory, `offset` elements after an aligned address.
 
     CuPy does not know bfloat16, so elements are unsigned integers of their size.
     """
@@ -398,7 +398,7 @@ class SparseGradients:
         )
 
     def read(self) -> SparseSum:
-        """The result of the last `reduce`."""
+        """Returns the result of the last `reduce`."""
         found = self._arguments
         bad_index = (found.bad_position, found.bad_index)
         if bad_index[0] >= 0:
@@ -482,7 +482,7 @@ class AdamAsync:
         return cls(memory, dtype, **options)
 
     def read(self, like: reference.State) -> reference.State:
-        """What is on the GPU now."""
+        """Returns what is on the GPU now."""
         return reference.State(
             *[to_host(m, array) for m, array in zip(self.memory, like, strict=True)]
         )
@@ -544,14 +544,14 @@ class AdamAsync:
 
 
 def expected_dense(state: reference.State, grad: np.ndarray, formula: str):
-    """A dense step by the float64 twin."""
+    """Returns a dense step by the float64 twin."""
     return reference.adam_async_dense(
         *state, **HYPER_PARAMETERS, grad=grad, use_nesterov=formula == "nesterov"
     )
 
 
 def expected_sparse(state, grad, indices, formula, momentum=-1.0):
-    """A sparse step by the float64 twin."""
+    """Returns a sparse step by the float64 twin."""
     return reference.adam_async_sparse(
         *state,
         **HYPER_PARAMETERS,

@@ -129,6 +129,6 @@ def _follow(
 
 
 def _task(device: str) -> str:
-    """The parameter server of a device; "" for all other devices."""
+    """Returns the parameter server of a device; "" for all other devices."""
     found = re.search(r"/job:(ps)/(?:replica:\d+/)?task:(\d+)", device)
     return "".join(found.groups()) if found else _HOME

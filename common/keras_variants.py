@@ -13,13 +13,13 @@ LEARNING_RATE = 0.0625
 
 
 def native(variable: Any) -> tf.Variable:
-    """The TensorFlow variable behind a variable of any Keras."""
+    """Returns the TensorFlow variable behind a variable of any Keras."""
     is_keras = IS_KERAS_3 and isinstance(variable, tf.keras.Variable)
     return variable.value if is_keras else variable
 
 
 def state_of(optimizer: Any, variable: Any) -> reference.State:
-    """A variable, and the slots that an AdamAsync keeps for it."""
+    """Returns a variable, and the slots that an AdamAsync keeps for it."""
     slots = optimizer.slots(variable).values()
     return reference.State(*[x.numpy() for x in (variable, *slots)])
 
@@ -39,7 +39,7 @@ def assert_states_close(
 
 
 def small_model(seed: int = 1) -> Any:
-    """An embedding followed by a dense layer: three words to one number."""
+    """Returns an embedding followed by a dense layer: three words to one number."""
     layers = tf.keras.layers
     tf.keras.utils.set_random_seed(seed)
     return tf.keras.Sequential(
@@ -53,7 +53,7 @@ def small_model(seed: int = 1) -> Any:
 
 
 def slow_decay(learning_rate: float) -> Any:
-    """A schedule that hardly changes over the steps of a test."""
+    """Returns a schedule that hardly changes over the steps of a test."""
     return tf.keras.optimizers.schedules.ExponentialDecay(learning_rate, 1000, 0.9)
 
 

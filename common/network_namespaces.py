@@ -49,7 +49,7 @@ class Namespace:
         self.heal()
 
     def hosts_file(self) -> pathlib.Path:
-        """The /etc/hosts of programs started in it from now on; empty at first."""
+        """Returns the /etc/hosts of programs started in it later; empty at first."""
         folder = _SETTINGS / self._name
         folder.mkdir(parents=True, exist_ok=True)
         hosts = folder / "hosts"
@@ -82,7 +82,7 @@ class _Bridge:
         self._first = _NETWORK[start]
 
     def address(self, index: int) -> str:
-        """The address of this machine (0), or of a namespace."""
+        """Returns the address of this machine (0), or of a namespace."""
         assert index < _NUM_ADDRESSES - 2
         return str(self._first + 1 + index)
 

@@ -28,7 +28,7 @@ class Lines:
             self._changed.notify_all()
 
     def of(self, *streams: str) -> list[str]:
-        """The lines so far, of the given streams or of both, in order of arrival."""
+        """Returns the lines so far, of these streams or both, in order of arrival."""
         with self._changed:
             return [line for s, line in self._lines if not streams or s in streams]
 

@@ -174,7 +174,7 @@ def _run_to_its_end(
 
 
 def environment() -> dict[str, str]:
-    """The variables that the environment of a new program needs.
+    """Returns the variables that the environment of a new program needs.
 
     They let it import what this process can; processes of the fork server can anyway.
     """
@@ -182,7 +182,7 @@ def environment() -> dict[str, str]:
 
 
 def wanted(request: "pytest.FixtureRequest", name: str) -> list[Any]:
-    """The values of a parameter in those tests of a module that are going to run.
+    """Returns the values of a parameter in those tests of a module that will run.
 
     The fixture's program then runs only these values.
     """
@@ -205,7 +205,7 @@ def report(result: Any) -> None:
 
 
 def result_in(output: str) -> Any:
-    """The last report of a program with this output."""
+    """Returns the last report of a program with this output."""
     for line in reversed(output.splitlines()):
         if line.startswith(_PREFIX):
             return json.loads(line.removeprefix(_PREFIX))

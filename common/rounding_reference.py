@@ -14,7 +14,7 @@ _WORD = 2**64 - 1
 
 
 def hash_row(row: int) -> int:
-    """The finaliser of SplitMix64."""
+    """Hashes by the finaliser of SplitMix64."""
     x = (row + 0x9E3779B97F4A7C15) & _WORD
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _WORD
@@ -22,7 +22,7 @@ def hash_row(row: int) -> int:
 
 
 def draws(seed: int, update: int, row: int, size: int) -> np.ndarray:
-    """The random numbers of the elements of a row in one update, as uint32.
+    """Returns the random numbers of the elements of a row in one update, as uint32.
 
     Args:
         seed: the seed of the variable.
@@ -48,7 +48,7 @@ def dense_draws(
     first_row: int = 0,
     stride: int = 1,
 ) -> np.ndarray:
-    """The random numbers of all elements in a dense update, of the variable's shape."""
+    """Returns the random numbers of a dense update, of the shape of the variable."""
     size = int(np.prod(shape))
     width = size // shape[0] if is_rowwise else BLOCK
     rows = [
@@ -61,7 +61,7 @@ def dense_draws(
 def sparse_draws(
     seed: int, update: int, shape: tuple[int, ...], first_row: int = 0, stride: int = 1
 ) -> np.ndarray:
-    """The random numbers of all rows of a part of a table, of the part's shape."""
+    """Returns the random numbers of all rows of a table's part, of its shape."""
     width = int(np.prod(shape[1:]))
     rows = [
         draws(seed, update, first_row + stride * row, width) for row in range(shape[0])
@@ -70,7 +70,7 @@ def sparse_draws(
 
 
 def neighbours(values: Any, dtype: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The numbers that finite values may become.
+    """Returns the numbers that finite values may become.
 
     Args:
         values: numbers within the range of the dtype.

@@ -13,7 +13,7 @@ Slots = dict[str, np.ndarray]
 
 
 def slot_shape(rule: str, shape: Any) -> tuple[int, ...]:
-    """The shape of the slots of a variable of this shape."""
+    """Returns the shape of the slots of a variable of this shape."""
     if rule == "rowwise_adagrad":
         return (*shape[:1], *([1] * len(shape[1:])))
     return tuple(shape)

@@ -109,7 +109,7 @@ class Speed(tf.keras.callbacks.Callback):
         print(f"epoch {epoch + 1}: loss {loss:.4f}, {rate:,.0f} examples/s", flush=True)
 
     def examples_per_second(self) -> float:
-        """The speed, without the first epoch if there are others."""
+        """Returns the speed, without the first epoch if there are others."""
         return float(np.mean(self.rates[1:] or self.rates))
 
 

@@ -77,7 +77,7 @@ def estimate_lines(paths: Sequence[str]) -> int:
 
 
 def is_held_out(lines: tf.Tensor) -> tf.Tensor:
-    """Which of these lines `[lines]` are held out from training: bool `[lines]`."""
+    """Returns which of these `[lines]` are held out from training: bool `[lines]`."""
     return tf.strings.to_hash_bucket_fast(lines, HELD_OUT) == 0
 
 
@@ -167,7 +167,7 @@ class Planted:
 
 
 def probability(odds: np.ndarray) -> np.ndarray:
-    """The probability of a click whose odds have this logarithm."""
+    """Returns the probability of a click whose odds have this logarithm."""
     return 1 / (1 + np.exp(-odds))
 
 

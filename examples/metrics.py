@@ -6,7 +6,7 @@ import numpy as np
 
 
 def rmse(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """The root of the mean squared error.
+    """Returns the root of the mean squared error.
 
     Args:
         labels: `[examples]`.
@@ -17,7 +17,7 @@ def rmse(labels: np.ndarray, predictions: np.ndarray) -> float:
 
 
 def auc(labels: np.ndarray, scores: np.ndarray) -> float:
-    """The area under the ROC curve: how often a click scores above a non-click.
+    """Returns the area under the ROC curve: how often a click scores above a non-click.
 
     Args:
         labels: `[examples]`, true or 1 for clicks.
@@ -33,7 +33,7 @@ def auc(labels: np.ndarray, scores: np.ndarray) -> float:
 
 
 def places(scores: np.ndarray) -> np.ndarray:
-    """The places, from 0, of the first candidate of each list: int64 `[lists]`.
+    """Returns the places, from 0, of the first candidate of each list: int64 `[lists]`.
 
     If all scores of a list are the same, the place is the last one, so that a model
     that knows nothing does not seem perfect.

@@ -180,7 +180,7 @@ def train(
         ).prefetch(2)
 
     def learning_rate(epoch: int) -> float:
-        """A schedule that follows half a cosine, from the setting to nothing."""
+        """Returns a schedule of half a cosine, from the setting to nothing."""
         share = epoch / settings.epochs
         return settings.learning_rate * (1 + math.cos(math.pi * share)) / 2
 
@@ -216,7 +216,7 @@ def train(
 def summarise(
     options: argparse.Namespace, epochs: int, task: movielens_tasks.Task, runs: list
 ) -> dict[str, Any]:
-    """The results of the trainings, ready for JSON."""
+    """Returns the results of the trainings, ready for JSON."""
     return {
         "model": options.model,
         "training": options.training,
@@ -235,7 +235,7 @@ def summarise(
 
 
 def way(summary: dict[str, Any]) -> str:
-    """The way of training in words."""
+    """Returns the way of training in words."""
     return summary["training"] + ", growing tables" * summary["growing"]
 
 

@@ -43,11 +43,11 @@ class Examples:
             raise ValueError("A user has rated all films: there are no negatives.")
 
     def shares_per_epoch(self) -> int:
-        """How many shares make an epoch."""
+        """Returns how many shares make an epoch."""
         return -(-len(self.labels) // self.share)
 
     def batches_per_epoch(self, batch_size: int) -> int:
-        """How many full batches an epoch has, at least one."""
+        """Returns how many full batches an epoch has, at least one."""
         return max(1, len(self.labels) * (1 + self.negatives) // batch_size)
 
     def batches(self, shares: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
@@ -69,7 +69,7 @@ class Examples:
         )
 
     def draw(self, share: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """The columns and the labels of a share, `[examples]`, in random order."""
+        """Returns columns and labels of a share, `[examples]`, in random order."""
         share = tf.cast(share, tf.int32)
         count = len(self.labels)
         epoch = tf.math.floordiv(share, self.shares_per_epoch())

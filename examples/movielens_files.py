@@ -141,7 +141,7 @@ def read(folder: pathlib.Path) -> MovieLens:
 
 
 def _table(path: pathlib.Path) -> dict[str, np.ndarray]:
-    """The columns of a file, by name, as strings."""
+    """Returns the columns of a file, by name, as strings."""
     if not path.exists():
         raise SystemExit(
             f"MovieLens-100K has files {', '.join(FILES)}. There is no {path}."
@@ -160,7 +160,7 @@ def _table(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def _head(texts: np.ndarray, length: int) -> np.ndarray:
-    """The first characters of each text."""
+    """Returns the first characters of each text."""
     return texts.astype(f"U{length}")
 
 
@@ -170,7 +170,7 @@ def _ids(texts: np.ndarray) -> np.ndarray:
 
 
 def _places(texts: np.ndarray, names: np.ndarray, column: str) -> np.ndarray:
-    """Where each text is in the sorted names: int32."""
+    """Returns where each text is in the sorted names: int32."""
     found = np.minimum(np.searchsorted(names, texts), len(names) - 1)
     unknown = texts[names[found] != texts]
     if len(unknown):

@@ -158,7 +158,7 @@ def cross_network(
 
 
 def _inputs(*names: str) -> dict[str, Any]:
-    """A Keras input for each name, with one id an example."""
+    """Returns a Keras input for each name, with one id an example."""
     return {name: tf.keras.layers.Input([], name=name, dtype="int32") for name in names}
 
 

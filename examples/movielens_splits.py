@@ -10,7 +10,7 @@ FOLDS = 5
 
 
 def leave_one_out(users: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Where each user's last rating is: bool `[ratings]`.
+    """Returns where each user's last rating is: bool `[ratings]`.
 
     Of ratings of the same second the last one in the file counts. (Two of five users of
     MovieLens-100K have several in their last second.)

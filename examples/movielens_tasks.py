@@ -118,7 +118,7 @@ def rating(data: movielens_files.MovieLens, settings: Settings) -> Task:
 
 
 def liking(data: movielens_files.MovieLens, settings: Settings) -> Task:
-    """A cross network on all features: whether a user gives four stars or more.
+    """Returns a cross network on all features: whether a user gives four stars or more.
 
     It is tested on one of five random parts, like `rating`.
     """
@@ -174,7 +174,7 @@ def liking(data: movielens_files.MovieLens, settings: Settings) -> Task:
 
 
 def _means(items: np.ndarray, values: np.ndarray, num_items: int) -> np.ndarray:
-    """The mean of each item's values, or of all values if it has none."""
+    """Returns the mean of each item's values, or of all values if it has none."""
     counts = np.bincount(items, minlength=num_items)
     sums = np.bincount(items, values, minlength=num_items)
     return np.where(counts > 0, sums / np.maximum(counts, 1), values.mean())

@@ -73,7 +73,7 @@ def skip_gram_batches(
     window: int = 5,
     subsample: float = 1e-3,
 ) -> tf.data.Dataset:
-    """An endless dataset of skip-gram pairs, shuffled anew in each pass.
+    """Returns an endless dataset of skip-gram pairs, shuffled anew in each pass.
 
     Frequent words are thinned out and each centre word draws its own window, as
     in Mikolov et al., "Distributed Representations of Words and Phrases and

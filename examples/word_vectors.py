@@ -193,7 +193,7 @@ class Progress(tf.keras.callbacks.Callback):
 
 
 def device(weight: Any) -> str:
-    """The device of a weight."""
+    """Returns the device of a weight."""
     variable = weight.value if hasattr(tf.keras, "ops") else weight  # Keras 3, or 2
     return variable.device
 
@@ -201,7 +201,7 @@ def device(weight: Any) -> str:
 def nearest(
     corpus: pydoc_corpus.Corpus, vectors: np.ndarray, word: str, count: int
 ) -> list[str]:
-    """The words whose vectors have the largest cosine with that of `word`."""
+    """Returns the words whose vectors have the largest cosine with that of `word`."""
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     word_id = corpus.words.index(word)
     order = np.argsort(-(unit @ unit[word_id]))

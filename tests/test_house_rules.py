@@ -45,7 +45,7 @@ KERAS_LAYERS = {
     "fit": {"compat", "embedding", "transfers", "sync_replicas", "checkpoint"},
 }
 # The modules beside these folders that all of them but compat may import.
-KERAS_MODULES = {"cluster", "parts", "training_clock"}
+KERAS_MODULES = {"builds", "cluster", "optimizer_slots", "parts", "training_clock"}
 
 
 def _files(*patterns: str) -> list[pathlib.Path]:

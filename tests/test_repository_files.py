@@ -49,6 +49,15 @@ def test_a_packages_docstring_names_the_modules_that_it_has(package):
     assert not unnamed, f"{_name(package)} does not name {sorted(unnamed)}"
 
 
+def test_make_help_names_each_target():
+    phony = re.findall(r"^\.PHONY: ((?:.*\\\n)*.*)$", MAKEFILE, re.MULTILINE)
+    targets = {name for line in phony for name in line.replace("\\\n", "").split()}
+    # Those of `make gpu` are its parts.
+    wanted = {name for name in targets if not name.startswith("gpu-")} - {"help"}
+    told = re.findall(r"^#   make (\S+) ", MAKEFILE.partition("\n\n")[0], re.MULTILINE)
+    assert wanted == set(told), "Say in the first lines of the Makefile what it does."
+
+
 def test_wheels_are_built_for_the_versions_of_make_wheels():
     (versions,) = re.findall(r"^TF_VERSIONS \?= (.*)$", MAKEFILE, re.MULTILINE)
     (matrix,) = re.findall(r"tensorflow: \[(.*)\]", _workflow("wheels"))

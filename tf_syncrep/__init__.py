@@ -37,7 +37,7 @@ _keras_error: Exception | None = None
 
 
 def _imported_by_own_command() -> bool:
-    """Whether this process is `tf-syncrep` or `python -m tf_syncrep`.
+    """Returns whether this process is `tf-syncrep` or `python -m tf_syncrep`.
 
     The command must start even if the library does not load: `doctor` says why, and
     `launch` needs no TensorFlow in its own process.

@@ -18,7 +18,7 @@ _FENCED = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 def namespaces() -> dict[str, types.ModuleType]:
-    """The public modules, by the names under which users know them."""
+    """Returns the public modules, by the names under which users know them."""
     modules = {ALIAS: tf_syncrep}
     for name in tf_syncrep.__all__:
         value = getattr(tf_syncrep, name)
@@ -28,22 +28,22 @@ def namespaces() -> dict[str, types.ModuleType]:
 
 
 def names_of(module: types.ModuleType) -> list[str]:
-    """The public functions and classes of a module, in the order of its `__all__`."""
+    """Returns a module's public functions and classes, in order of its `__all__`."""
     return [name for name in module.__all__ if callable(getattr(module, name))]
 
 
 def public_names() -> Iterator[tuple[str, Any]]:
-    """All public functions and classes, as users write them, and what they are."""
+    """Yields public functions and classes, as users write them, and what they are."""
     for prefix, module in namespaces().items():
         for name in names_of(module):
             yield f"{prefix}.{name}", getattr(module, name)
 
 
 def scripts(value: Any) -> list[str]:
-    """The fenced examples in a docstring."""
+    """Returns the fenced examples in a docstring."""
     return _FENCED.findall(inspect.getdoc(value) or "")
 
 
 def has_example(value: Any) -> bool:
-    """Whether a docstring has an example, fenced or as an interpreter's session."""
+    """Returns whether a docstring has an example, fenced or as a session."""
     return bool(scripts(value)) or ">>> " in (inspect.getdoc(value) or "")

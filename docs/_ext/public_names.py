@@ -68,7 +68,7 @@ class PublicNames(SphinxDirective):
 
 
 def _pages(env: Any) -> dict[str, str]:
-    """The page of each module that has one; kept with what Sphinx has read."""
+    """Returns the page of each module that has one; kept with what Sphinx has read."""
     if not hasattr(env, "public_names_pages"):
         env.public_names_pages = {}
     return env.public_names_pages
@@ -86,7 +86,7 @@ def _rest(docstring: str) -> list[str]:
 
 
 def _documented(name: str, value: Any) -> list[str]:
-    """The directive for a function or class."""
+    """Returns the directive for a function or class."""
     if not inspect.getdoc(value):
         _log.warning("%s has no docstring", name)
     elif not public_api.has_example(value):
@@ -103,7 +103,7 @@ def _documented(name: str, value: Any) -> list[str]:
 
 
 def _members(value: type) -> list[str]:
-    """The public methods and properties of a class that this package defines."""
+    """Returns a class's public methods and properties that this package defines."""
     foreign = [x for x in value.__mro__ if not x.__module__.startswith("tf_syncrep.")]
     ours = [
         x for x in value.__mro__ if x not in foreign and ".compat" not in x.__module__

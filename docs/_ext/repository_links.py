@@ -76,7 +76,7 @@ def _is_there(page: pathlib.Path, link: str) -> bool:
 
 
 def _anchor(heading: str) -> str:
-    """The anchor that GitHub gives a heading."""
+    """Returns the anchor that GitHub gives a heading."""
     words = re.sub(r"[^\w\- ]", "", heading.strip().lower())
     return words.replace(" ", "-")
 

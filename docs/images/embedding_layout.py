@@ -16,7 +16,7 @@ FIRST_SERVER = 240
 
 
 def draw() -> str:
-    """The picture, as the text of an SVG file."""
+    """Returns the picture, as the text of an SVG file."""
     (slab,) = layout.stack(TABLES, SERVERS)
     parts = [_heading(LEFT, "slab of width 64")]
     for table in slab.tables:

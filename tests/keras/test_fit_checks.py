@@ -7,8 +7,8 @@ import tensorflow as tf
 from absl import logging
 
 import tf_syncrep as tfs
-from tf_syncrep.python.keras.compat import datasets
 from tf_syncrep.python.keras.fit import checks, loss_warning
+from tf_syncrep.python.keras.fit.reading_order import differs_between_workers
 
 keras_3_only = pytest.mark.skipif(
     not keras_variants.IS_KERAS_3, reason="Keras 2 reads rows, and has several workers"
@@ -126,7 +126,7 @@ def test_frequency_that_never_validates_is_refused_before_training(frequency):
 )
 def test_datasets_that_shuffle_or_are_sharded_are_known(change, differs):
     data = change(tf.data.Dataset.range(6))
-    assert datasets.differs_between_workers(data) == differs
+    assert differs_between_workers(data) == differs
 
 
 @keras_3_only

@@ -12,8 +12,8 @@ from traced_functions import traced_functions
 
 import tf_syncrep as tfs
 from tf_syncrep.python.keras.compat import data_adapters
-from tf_syncrep.python.keras.compat.data_adapters import Adapter
 from tf_syncrep.python.keras.fit import inputs
+from tf_syncrep.python.keras.fit.adapters import adapter_of
 from tf_syncrep.python.keras.fit.data import SentBatches
 from tf_syncrep.python.keras.fit.sizes import Sizes
 
@@ -53,7 +53,7 @@ def warnings(monkeypatch):
 
 def test_every_epoch_ends_for_the_data_and_is_read_once():
     data = Noting()
-    batches = SentBatches(Adapter(data), goes_on=False)
+    batches = SentBatches(adapter_of(data), goes_on=False)
     batches.first()
     for _ in range(2):
         assert batches.begin_epoch(resume=False)
@@ -67,14 +67,14 @@ def test_every_epoch_ends_for_the_data_and_is_read_once():
 
 def test_epoch_that_is_left_has_ended_for_the_data():
     data = Noting()
-    executions = SentBatches(Adapter(data), goes_on=False).executions(Sizes(1))
+    executions = SentBatches(adapter_of(data), goes_on=False).executions(Sizes(1))
     next(executions)
     executions.close()
     assert data.calls.count("end") == 1
 
 
 def test_epochs_of_given_steps_follow_one_another_and_are_cut_where_data_ends(warnings):
-    adapter = Adapter(fit_data.dataset().prefetch(1), steps=3)
+    adapter = adapter_of(fit_data.dataset().prefetch(1), steps=3)
     batches = SentBatches(adapter, goes_on=True)
     assert firsts(batches, size=2) == [EXPECTED[:2], EXPECTED[2:3]]
     assert firsts(batches) == [EXPECTED[3:]]
@@ -83,7 +83,7 @@ def test_epochs_of_given_steps_follow_one_another_and_are_cut_where_data_ends(wa
 
 
 def test_epoch_that_was_begun_goes_on_where_it_was():
-    adapter = Adapter(fit_data.X, fit_data.Y, batch_size=fit_data.BATCH)
+    adapter = adapter_of(fit_data.X, fit_data.Y, batch_size=fit_data.BATCH)
     assert [
         *itertools.chain(*firsts(SentBatches(adapter, goes_on=False), first_step=2))
     ] == EXPECTED[2:]
@@ -91,7 +91,7 @@ def test_epoch_that_was_begun_goes_on_where_it_was():
 
 def test_data_without_batches_is_refused():
     batches = SentBatches(
-        Adapter(fit_data.dataset().filter(lambda *_: False)), goes_on=False
+        adapter_of(fit_data.dataset().filter(lambda *_: False)), goes_on=False
     )
     assert batches.begin_epoch(resume=False)  # it is found when the data is read
     with pytest.raises(ValueError, match="`x` must have a batch"):
@@ -108,7 +108,7 @@ def test_shuffling_reads_everything_in_another_order_each_epoch():
     # With a seed that a test has set, Keras 3 itself repeats the order of an epoch.
     tf.random.set_seed(None)
     numbers = np.arange(1000.0, dtype=np.float32)[:, None]
-    adapter = Adapter(numbers, numbers, batch_size=10, shuffle=True)
+    adapter = adapter_of(numbers, numbers, batch_size=10, shuffle=True)
     batches = SentBatches(adapter, adapter.goes_on)
     epochs = [
         np.ravel([args[0][0][0] for _, args in batches.executions(Sizes(1))])
@@ -129,7 +129,7 @@ def test_arrays_of_shapes_that_were_there_before_need_no_new_functions(
         numbers = np.arange(begin, begin + 60.0)
         x, y = {"a": numbers, "b": [tf.constant(numbers)]}, numbers[:, None]
         with traced_functions() as traced:
-            adapter = Adapter(x, y, batch_size=8, shuffle=shuffle)
+            adapter = adapter_of(x, y, batch_size=8, shuffle=shuffle)
         num_traced.append(len(traced))
         a = [x["a"].numpy() for x, _ in adapter.dataset.take(adapter.num_batches)]
         read.append(sorted(np.concatenate(a)))
@@ -148,14 +148,14 @@ def test_seeds_shuffle_arrays_as_in_keras(seed):
     numbers = np.arange(60.0, dtype=np.float32)
     options = {"batch_size": 50, "shuffle": True}
     expected = order(
-        lambda: data_adapters._dataset_of(
-            data_adapters._adapter_of(
+        lambda: data_adapters.dataset_of(
+            data_adapters.stock_adapter(
                 (numbers, numbers, None), **options, class_weight=None, steps=None
             ),
             None,
         )
     )
-    assert order(lambda: Adapter(numbers, numbers, **options).dataset) == expected
+    assert order(lambda: adapter_of(numbers, numbers, **options).dataset) == expected
 
 
 @pytest.mark.parametrize("num_epochs", [2, None])

@@ -148,7 +148,6 @@ OWN = {
     "_receive",
     "_sum_equal_rows",
     "_sum_over_replicas",
-    "_v",
 }
 
 

@@ -348,7 +348,7 @@ def _launch(arguments: argparse.Namespace) -> int:
 
 
 def _misplaced_options(arguments: argparse.Namespace) -> list[str]:
-    """Options of launch among the script's arguments that the script does not name."""
+    """Returns options of launch among the script's arguments that it does not name."""
     # argparse removes a `--` that comes right after the script.
     if arguments.words[-len(arguments.args) - 1] == "--":
         return []

@@ -264,7 +264,7 @@ def _examine_tf_config(report: Report) -> None:
 
 
 def _why_unknown(address: str) -> str | None:
-    """Why a host has no network address; None if it has one."""
+    """Returns why a host has no network address; None if it has one."""
     try:
         socket.getaddrinfo(*cluster.split_address(address))
     except OSError as error:

@@ -29,6 +29,7 @@ using tensorflow::OpKernel;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
+using Access = LockedVariables::Access;
 
 template <typename T>
 class AccumulatorTakeRoundApplyAdamAsyncDenseOp final
@@ -36,7 +37,6 @@ class AccumulatorTakeRoundApplyAdamAsyncDenseOp final
  public:
   using Base = AdamAsyncOpBase<T, OpKernel>;
   using Base::Base;
-  using typename Base::Access;
   using typename Base::LibT;
   using typename Base::Slot;
 
@@ -45,10 +45,8 @@ class AccumulatorTakeRoundApplyAdamAsyncDenseOp final
     OP_REQUIRES_OK(ctx, LookupAccumulator(ctx, /*is_sparse=*/false,
                                           Base::kDtype, &accumulator));
     LockedVariables variables;
-    OP_REQUIRES_OK(ctx, this->LockVariables(ctx, Access::kExclusive,
-                                            Access::kExclusive, &variables));
-    OP_REQUIRES_OK(ctx, CheckHyperParameters(ctx));
-    OP_REQUIRES_OK(ctx, CheckSlotShapes(variables));
+    OP_REQUIRES_OK(ctx,
+                   this->LockAndCheck(ctx, Access::kExclusive, &variables));
     // The accumulator's lock is taken while the variables' locks are held. No
     // thread that holds the accumulator's lock asks for theirs.
     DenseBefore before;

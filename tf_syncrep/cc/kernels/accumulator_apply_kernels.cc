@@ -28,7 +28,6 @@ using tensorflow::DataTypeToEnum;
 using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
-using tensorflow::PartialTensorShape;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using PushResult = Accumulator::PushResult;
@@ -49,12 +48,10 @@ class AccumulatorApplySparseOp final : public OpKernel {
                    LookupAccumulator(ctx, /*is_sparse=*/true,
                                      DataTypeToEnum<T>::value, &accumulator));
     OP_REQUIRES_OK(ctx, LocalStepInput(ctx, &step));
-    const PartialTensorShape& allowed = accumulator->spec().shape;
     int64_t limit = -1;
-    OP_REQUIRES_OK(ctx,
-                   CheckSparseGradient(ctx, allowed, has_known_shape_, &limit));
+    OP_REQUIRES_OK(ctx, CheckSparseGradient(ctx, accumulator->spec().shape,
+                                            has_known_shape_, &limit));
     const TensorShape shape = ctx->input(kGradientValues).shape();
-    OP_REQUIRES_OK(ctx, CheckRowShape(shape, allowed));
     if (accumulator->accumulator().DropIfStale(step)) {
       OP_REQUIRES_OK(ctx, SetScalarOutput(ctx, 0, false));
       return;

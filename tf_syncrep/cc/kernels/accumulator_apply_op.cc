@@ -67,6 +67,22 @@ absl::Status ValuesDimMismatch(int dim, int64_t expected, int64_t received) {
                    expected, ", got ", received));
 }
 
+absl::Status CheckRowShape(const TensorShape& values,
+                           const PartialTensorShape& allowed) {
+  if (allowed.dims() > values.dims()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Shape mismatch: expected values rank at least ",
+                     allowed.dims(), ", got ", values.dims()));
+  }
+  for (int i = 1; i < allowed.dims(); ++i) {
+    if (allowed.dim_size(i) != -1 &&
+        allowed.dim_size(i) != values.dim_size(i)) {
+      return ValuesDimMismatch(i, allowed.dim_size(i), values.dim_size(i));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status LocalStepInput(OpKernelContext* ctx, int64_t* step) {
@@ -105,14 +121,13 @@ absl::Status CheckSparseGradient(OpKernelContext* ctx,
                                  bool has_known_shape, int64_t* limit) {
   TF_RETURN_IF_ERROR(CheckIndicesAndValues(ctx));
   *limit = allowed.dims() > 0 ? allowed.dim_size(0) : -1;
-  if (!has_known_shape) {
-    return absl::OkStatus();
+  if (has_known_shape) {
+    TF_RETURN_IF_ERROR(CheckGradientShape(ctx, allowed));
+    if (*limit < 0 && ctx->input(kGradientShape).NumElements() > 0) {
+      *limit = *Data<const int64_t>(ctx->input(kGradientShape));
+    }
   }
-  TF_RETURN_IF_ERROR(CheckGradientShape(ctx, allowed));
-  if (*limit < 0 && ctx->input(kGradientShape).NumElements() > 0) {
-    *limit = *Data<const int64_t>(ctx->input(kGradientShape));
-  }
-  return absl::OkStatus();
+  return CheckRowShape(ctx->input(kGradientValues).shape(), allowed);
 }
 
 absl::Status BadGradientIndex(int64_t position, int64_t index, int64_t limit) {
@@ -124,22 +139,6 @@ absl::Status BadGradientIndex(int64_t position, int64_t index, int64_t limit) {
   return absl::InvalidArgumentError(absl::StrCat(
       "Shape mismatch: index of slice ", position,
       " exceeded limits of shape; index is ", index, " exceeded ", limit));
-}
-
-absl::Status CheckRowShape(const TensorShape& values,
-                           const PartialTensorShape& allowed) {
-  if (allowed.dims() > values.dims()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("Shape mismatch: expected values rank at least ",
-                     allowed.dims(), ", got ", values.dims()));
-  }
-  for (int i = 1; i < allowed.dims(); ++i) {
-    if (allowed.dim_size(i) != -1 &&
-        allowed.dim_size(i) != values.dim_size(i)) {
-      return ValuesDimMismatch(i, allowed.dim_size(i), values.dim_size(i));
-    }
-  }
-  return absl::OkStatus();
 }
 
 std::vector<int64_t> RowDims(const TensorShape& values) {

@@ -115,9 +115,9 @@ inline constexpr int kGradientIndices = 2;
 inline constexpr int kGradientValues = 3;
 inline constexpr int kGradientShape = 4;
 
-// Checks the shapes of indices and values, and the input "gradient_shape" if
-// the shape is known. `limit` is set to the number that indices must be below,
-// or to -1.
+// Checks the shapes of indices, values and rows, and the input "gradient_shape"
+// if the shape is known. `limit` is set to the number that indices must be
+// below, or to -1.
 absl::Status CheckSparseGradient(tensorflow::OpKernelContext* ctx,
                                  const tensorflow::PartialTensorShape& allowed,
                                  bool has_known_shape, int64_t* limit);
@@ -125,9 +125,6 @@ absl::Status CheckSparseGradient(tensorflow::OpKernelContext* ctx,
 // Returns the InvalidArgument error for the index at `position`, which is
 // negative or not below `limit`.
 absl::Status BadGradientIndex(int64_t position, int64_t index, int64_t limit);
-
-absl::Status CheckRowShape(const tensorflow::TensorShape& values,
-                           const tensorflow::PartialTensorShape& allowed);
 
 // The dimensions of a row: all dimensions of `values` but the first.
 std::vector<int64_t> RowDims(const tensorflow::TensorShape& values);

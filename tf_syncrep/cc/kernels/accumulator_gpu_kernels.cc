@@ -120,9 +120,6 @@ class AccumulatorApplySparseGpuOp final : public AsyncOpKernel {
                          done);
     const std::shared_ptr<AccumulatorResource> accumulator =
         ShareAccumulator(std::move(lookup));
-    const TensorShape& shape = ctx->input(kGradientValues).shape();
-    OP_REQUIRES_OK_ASYNC(ctx, CheckRowShape(shape, accumulator->spec().shape),
-                         done);
     if (accumulator->accumulator().DropIfStale(step)) {
       OP_REQUIRES_OK_ASYNC(ctx, SetScalarOutput(ctx, 0, false), done);
       done();
@@ -371,10 +368,7 @@ REGISTER_KERNEL_BUILDER(Name("Syncrep>AccumulatorStats")
                               .HostMemory("shape"),                  \
                           AccumulatorTakeRoundSparseGpuOp<T>)
 
-TF_SYNCREP_REGISTER(Eigen::half);
-TF_SYNCREP_REGISTER(Eigen::bfloat16);
-TF_SYNCREP_REGISTER(float);
-TF_SYNCREP_REGISTER(double);
+TF_SYNCREP_REGISTER_ALL_TYPES(TF_SYNCREP_REGISTER);
 
 #undef TF_SYNCREP_REGISTER
 

@@ -63,10 +63,8 @@ class ApplyAdamAsyncGpuOp final : public AdamAsyncOpBase<T, OpKernel> {
   void Compute(OpKernelContext* ctx) override {
     {
       LockedVariables variables;
-      OP_REQUIRES_OK(ctx, this->LockVariables(ctx, Access::kExclusive,
-                                              Access::kExclusive, &variables));
-      OP_REQUIRES_OK(ctx, CheckHyperParameters(ctx));
-      OP_REQUIRES_OK(ctx, CheckSlotShapes(variables));
+      OP_REQUIRES_OK(ctx,
+                     this->LockAndCheck(ctx, Access::kExclusive, &variables));
       OP_REQUIRES_OK(ctx, CheckSameShapeAsVar("grad", ctx->input(kGrad).shape(),
                                               variables.tensor(kVar).shape()));
       for (const AdamAsyncInput input :
@@ -125,10 +123,7 @@ class SparseApplyAdamAsyncGpuOp final
     const Access access =
         this->use_locking_ ? Access::kExclusive : Access::kShared;
     LockedVariables variables;
-    TF_RETURN_IF_ERROR(
-        this->LockVariables(ctx, access, Access::kExclusive, &variables));
-    TF_RETURN_IF_ERROR(CheckHyperParameters(ctx));
-    TF_RETURN_IF_ERROR(CheckSlotShapes(variables));
+    TF_RETURN_IF_ERROR(this->LockAndCheck(ctx, access, &variables));
     TF_RETURN_IF_ERROR(CheckSparseShapes(ctx->input(kGrad),
                                          ctx->input(kIndices),
                                          variables.tensor(kVar).shape()));

@@ -25,7 +25,6 @@ namespace tf_syncrep {
 namespace {
 
 using tensorflow::OpKernel;
-using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using Access = LockedVariables::Access;
 
@@ -33,22 +32,16 @@ template <typename T>
 class ApplyAdamAsyncOp final : public AdamAsyncOpBase<T, OpKernel> {
  public:
   using Base = AdamAsyncOpBase<T, OpKernel>;
+  using Base::Base;
   using typename Base::LibT;
   using typename Base::Slot;
-
-  explicit ApplyAdamAsyncOp(OpKernelConstruction* ctx) : Base(ctx) {
-    OP_REQUIRES_OK(ctx, rounding_.Find(ctx));
-  }
 
   void Compute(OpKernelContext* ctx) override {
     {
       LockedVariables variables;
-      RoundingCount count(rounding_);
+      RoundingCount count(this->rounding_);
       OP_REQUIRES_OK(
-          ctx, this->LockVariables(ctx, Access::kExclusive, Access::kExclusive,
-                                   &variables, &count));
-      OP_REQUIRES_OK(ctx, CheckHyperParameters(ctx));
-      OP_REQUIRES_OK(ctx, CheckSlotShapes(variables));
+          ctx, this->LockAndCheck(ctx, Access::kExclusive, &variables, &count));
       OP_REQUIRES_OK(ctx, CheckSameShapeAsVar("grad", ctx->input(kGrad).shape(),
                                               variables.tensor(kVar).shape()));
       OP_REQUIRES_OK(ctx, count.Prepare(ctx, variables));
@@ -65,31 +58,22 @@ class ApplyAdamAsyncOp final : public AdamAsyncOpBase<T, OpKernel> {
     }
     ForwardRefToOutput(ctx);
   }
-
- private:
-  RoundingAttributes rounding_;
 };
 
 template <typename T>
 class SparseApplyAdamAsyncOp final : public SparseAdamAsyncOpBase<T, OpKernel> {
  public:
   using Base = SparseAdamAsyncOpBase<T, OpKernel>;
+  using Base::Base;
   using typename Base::Slot;
-
-  explicit SparseApplyAdamAsyncOp(OpKernelConstruction* ctx) : Base(ctx) {
-    OP_REQUIRES_OK(ctx, rounding_.Find(ctx));
-  }
 
   void Compute(OpKernelContext* ctx) override {
     {
       const Access access =
           this->use_locking_ ? Access::kExclusive : Access::kShared;
       LockedVariables variables;
-      RoundingCount count(rounding_);
-      OP_REQUIRES_OK(ctx, this->LockVariables(ctx, access, Access::kExclusive,
-                                              &variables, &count));
-      OP_REQUIRES_OK(ctx, CheckHyperParameters(ctx));
-      OP_REQUIRES_OK(ctx, CheckSlotShapes(variables));
+      RoundingCount count(this->rounding_);
+      OP_REQUIRES_OK(ctx, this->LockAndCheck(ctx, access, &variables, &count));
       OP_REQUIRES_OK(ctx,
                      CheckSparseShapes(ctx->input(kGrad), ctx->input(kIndices),
                                        variables.tensor(kVar).shape()));
@@ -147,8 +131,6 @@ class SparseApplyAdamAsyncOp final : public SparseAdamAsyncOpBase<T, OpKernel> {
     }
     return absl::OkStatus();
   }
-
-  RoundingAttributes rounding_;
 };
 
 #define TF_SYNCREP_REGISTER(T)                                                \
@@ -164,15 +146,15 @@ class SparseApplyAdamAsyncOp final : public SparseAdamAsyncOpBase<T, OpKernel> {
                               .Device(tensorflow::DEVICE_CPU)                 \
                               .TypeConstraint<T>("T"),                        \
                           ApplyAdamAsyncOp<T>);                               \
-  REGISTER_KERNEL_BUILDER(Name("Syncrep>ResourceSparseApplyAdamAsyncRounded") \
-                              .Device(tensorflow::DEVICE_CPU)                 \
-                              .TypeConstraint<T>("T"),                        \
-                          SparseApplyAdamAsyncOp<T>);                         \
   REGISTER_KERNEL_BUILDER(Name("SparseApplyAdamAsync")                        \
                               .Device(tensorflow::DEVICE_CPU)                 \
                               .TypeConstraint<T>("T"),                        \
                           SparseApplyAdamAsyncOp<T>);                         \
   REGISTER_KERNEL_BUILDER(Name("ResourceSparseApplyAdamAsync")                \
+                              .Device(tensorflow::DEVICE_CPU)                 \
+                              .TypeConstraint<T>("T"),                        \
+                          SparseApplyAdamAsyncOp<T>);                         \
+  REGISTER_KERNEL_BUILDER(Name("Syncrep>ResourceSparseApplyAdamAsyncRounded") \
                               .Device(tensorflow::DEVICE_CPU)                 \
                               .TypeConstraint<T>("T"),                        \
                           SparseApplyAdamAsyncOp<T>)

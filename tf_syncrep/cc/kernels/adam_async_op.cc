@@ -1,36 +1,29 @@
 #include "tf_syncrep/cc/kernels/adam_async_op.h"
 
 #include "tf_syncrep/cc/kernels/update_checks.h"
+#include "tf_syncrep/cc/tf/scalar_input.h"
 
 namespace tf_syncrep {
 namespace {
 
 using tensorflow::OpKernelContext;
-using tensorflow::TensorShape;
 
 }  // namespace
 
-absl::Status CheckHyperParameters(OpKernelContext* ctx) {
-  for (const AdamAsyncInput scalar : {kLr, kBeta1, kBeta2, kEpsilon}) {
-    TF_RETURN_IF_ERROR(CheckScalarInput(ctx, kAdamAsyncInputNames[scalar]));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckSlotShapes(const LockedVariables& variables) {
+absl::Status CheckAdamAsyncShapes(OpKernelContext* ctx,
+                                  const LockedVariables& variables) {
   for (const AdamAsyncInput slot : {kM, kV}) {
     TF_RETURN_IF_ERROR(CheckSameShapeAsVar(kAdamAsyncInputNames[slot],
                                            variables.tensor(slot).shape(),
                                            variables.tensor(kVar).shape()));
   }
   for (const AdamAsyncInput power : {kBeta1Power, kBeta2Power}) {
-    const TensorShape& shape = variables.tensor(power).shape();
-    if (shape.num_elements() != 1) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(kAdamAsyncInputNames[power],
-                       " must have exactly one element, but has shape ",
-                       shape.DebugString()));
-    }
+    TF_RETURN_IF_ERROR(CheckOneElement(kAdamAsyncInputNames[power],
+                                       variables.tensor(power).shape()));
+  }
+  for (const AdamAsyncInput scalar : {kLr, kBeta1, kBeta2, kEpsilon}) {
+    TF_RETURN_IF_ERROR(
+        CheckScalar(ctx->input(scalar), kAdamAsyncInputNames[scalar]));
   }
   return absl::OkStatus();
 }

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/types.h"
@@ -14,20 +13,18 @@
 #include "tf_syncrep/cc/lib/adam_async_rule.h"
 #include "tf_syncrep/cc/lib/float16.h"
 #include "tf_syncrep/cc/ops/adam_async_inputs.h"
+#include "tf_syncrep/cc/ops/update_shapes.h"
 #include "tf_syncrep/cc/tf/lib_type.h"
 #include "tf_syncrep/cc/tf/locked_variables.h"
-#include "tf_syncrep/cc/tf/scalar_input.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
 
-// Returns InvalidArgument unless lr, beta1, beta2 and epsilon are scalars. Does
-// not read their elements.
-absl::Status CheckHyperParameters(tensorflow::OpKernelContext* ctx);
-
 // Returns InvalidArgument unless the slots, locked in the order of the inputs,
-// have the shapes that fit var's shape.
-absl::Status CheckSlotShapes(const LockedVariables& variables);
+// have the shapes that fit var's shape, and lr, beta1, beta2 and epsilon are
+// scalars. Does not read the elements of any.
+absl::Status CheckAdamAsyncShapes(tensorflow::OpKernelContext* ctx,
+                                  const LockedVariables& variables);
 
 // Also makes a ref variable the op's output.
 void ForwardRefToOutput(tensorflow::OpKernelContext* ctx);
@@ -42,16 +39,10 @@ class AdamAsyncOpBase : public Kernel {
 
   explicit AdamAsyncOpBase(tensorflow::OpKernelConstruction* ctx)
       : Kernel(ctx) {
-    using tensorflow::DataTypeString;
-    tensorflow::DataType slot_dtype;
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("Tslot", &slot_dtype));
-    OP_REQUIRES(ctx, slot_dtype == kSlotDtype,
-                absl::InvalidArgumentError(
-                    absl::StrCat("Tslot must be ", DataTypeString(kSlotDtype),
-                                 " for T = ", DataTypeString(kDtype),
-                                 ", but is ", DataTypeString(slot_dtype))));
+    OP_REQUIRES_OK(ctx, CheckSlotType(*ctx));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("use_locking", &use_locking_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("use_nesterov", &use_nesterov_));
+    OP_REQUIRES_OK(ctx, rounding_.Find(ctx));
   }
 
  protected:
@@ -73,24 +64,27 @@ class AdamAsyncOpBase : public Kernel {
                          : AdamAsyncFormula::kAdam;
   }
 
-  // Locks var, m and v with `access`, the powers with `power_access`, and the
-  // count of rounding, if there may be one.
-  absl::Status LockVariables(tensorflow::OpKernelContext* ctx, Access access,
-                             Access power_access, LockedVariables* variables,
-                             RoundingCount* count = nullptr) const {
+  // Locks var, m and v with `access`, and the powers and the count of rounding,
+  // if there may be one, exclusively; then checks all but the count and the
+  // gradient.
+  absl::Status LockAndCheck(tensorflow::OpKernelContext* ctx, Access access,
+                            LockedVariables* variables,
+                            RoundingCount* count = nullptr) const {
     std::vector<LockedVariables::Request> requests = {
         Request(kVar, kDtype, access), Request(kM, kSlotDtype, access),
         Request(kV, kSlotDtype, access),
-        Request(kBeta1Power, kSlotDtype, power_access),
-        Request(kBeta2Power, kSlotDtype, power_access)};
+        Request(kBeta1Power, kSlotDtype, Access::kExclusive),
+        Request(kBeta2Power, kSlotDtype, Access::kExclusive)};
     if (count != nullptr) {
       count->Request(ctx, &requests);
     }
-    return variables->Lock(ctx, requests);
+    TF_RETURN_IF_ERROR(variables->Lock(ctx, requests));
+    return CheckAdamAsyncShapes(ctx, *variables);
   }
 
   bool use_locking_;
   bool use_nesterov_;
+  RoundingAttributes rounding_;
 
  private:
   static LockedVariables::Request Request(AdamAsyncInput input,

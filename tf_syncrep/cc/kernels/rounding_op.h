@@ -9,10 +9,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
+#include "tf_syncrep/cc/kernels/update_checks.h"
 #include "tf_syncrep/cc/lib/rules/stochastic_rounding.h"
 #include "tf_syncrep/cc/ops/rounding_inputs.h"
 #include "tf_syncrep/cc/tf/locked_variables.h"
@@ -71,12 +70,8 @@ class RoundingCount {
     if (!attributes_.has_count()) {
       return absl::OkStatus();
     }
-    const tensorflow::TensorShape& shape = variables.tensor(place_).shape();
-    if (shape.num_elements() != 1) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          kRoundingCount, " must have exactly one element, but has shape ",
-          shape.DebugString()));
-    }
+    TF_RETURN_IF_ERROR(
+        CheckOneElement(kRoundingCount, variables.tensor(place_).shape()));
     return variables.PrepareToWrite(ctx, place_);
   }
 

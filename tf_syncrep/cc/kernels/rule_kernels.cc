@@ -20,6 +20,7 @@
 #include "tf_syncrep/cc/lib/rules/apply_rule.h"
 #include "tf_syncrep/cc/lib/rules/rules.h"
 #include "tf_syncrep/cc/ops/rule_inputs.h"
+#include "tf_syncrep/cc/ops/update_shapes.h"
 #include "tf_syncrep/cc/tf/device_sharder.h"
 #include "tf_syncrep/cc/tf/lib_type.h"
 #include "tf_syncrep/cc/tf/locked_variables.h"
@@ -30,7 +31,6 @@ namespace tf_syncrep {
 namespace {
 
 using tensorflow::DataType;
-using tensorflow::DataTypeString;
 using tensorflow::DataTypeToEnum;
 using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
@@ -52,13 +52,7 @@ template <typename T>
 class RuleOpBase : public OpKernel {
  public:
   explicit RuleOpBase(OpKernelConstruction* ctx) : OpKernel(ctx) {
-    DataType slot_dtype;
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("Tslot", &slot_dtype));
-    OP_REQUIRES(ctx, slot_dtype == kSlotDtype,
-                absl::InvalidArgumentError(
-                    absl::StrCat("Tslot must be ", DataTypeString(kSlotDtype),
-                                 " for T = ", DataTypeString(kDtype),
-                                 ", but is ", DataTypeString(slot_dtype))));
+    OP_REQUIRES_OK(ctx, CheckSlotType(*ctx));
     OP_REQUIRES_OK(ctx, RuleInputs::Find(*ctx, &inputs_));
     OP_REQUIRES_OK(ctx, rounding_.Find(ctx));
   }
@@ -70,11 +64,11 @@ class RuleOpBase : public OpKernel {
   static constexpr DataType kDtype = DataTypeToEnum<T>::value;
   static constexpr DataType kSlotDtype = DataTypeToEnum<Slot>::value;
 
-  // Locks var, slots and the count; then checks them and the numbers, which it
-  // copies.
-  absl::Status Prepare(OpKernelContext* ctx, Access access,
-                       LockedVariables* variables, RoundingCount* count,
-                       std::vector<Slot>* numbers) const {
+  // Locks var, slots and the count; then checks all but the count and the
+  // gradient, and copies the numbers.
+  absl::Status LockAndCheck(OpKernelContext* ctx, Access access,
+                            LockedVariables* variables, RoundingCount* count,
+                            std::vector<Slot>* numbers) const {
     std::vector<LockedVariables::Request> requests = {
         {kRuleVar, "var", kDtype, access}};
     for (int i = 0; i < inputs_.num_slots(); ++i) {
@@ -148,8 +142,8 @@ class ApplyRuleOp final : public RuleOpBase<T> {
     LockedVariables variables;
     std::vector<Slot> numbers;
     RoundingCount count(this->rounding_);
-    OP_REQUIRES_OK(ctx, this->Prepare(ctx, Access::kExclusive, &variables,
-                                      &count, &numbers));
+    OP_REQUIRES_OK(ctx, this->LockAndCheck(ctx, Access::kExclusive, &variables,
+                                           &count, &numbers));
     const Tensor& var = variables.tensor(kRuleVar);
     const Tensor& grad = ctx->input(this->inputs_.grad());
     OP_REQUIRES_OK(ctx, CheckSameShapeAsVar("grad", grad.shape(), var.shape()));
@@ -204,10 +198,9 @@ class SparseApplyRuleOp final : public RuleOpBase<T> {
     LockedVariables variables;
     std::vector<Slot> numbers;
     RoundingCount count(this->rounding_);
+    const Access access = use_locking_ ? Access::kExclusive : Access::kShared;
     OP_REQUIRES_OK(
-        ctx,
-        this->Prepare(ctx, use_locking_ ? Access::kExclusive : Access::kShared,
-                      &variables, &count, &numbers));
+        ctx, this->LockAndCheck(ctx, access, &variables, &count, &numbers));
     const TensorShape& var_shape = variables.tensor(kRuleVar).shape();
     const Tensor& grad = ctx->input(this->inputs_.grad());
     const Tensor& indices = ctx->input(this->inputs_.indices());

@@ -27,6 +27,15 @@ absl::Status CheckSameShapeAsVar(absl::string_view name,
   return absl::OkStatus();
 }
 
+absl::Status CheckOneElement(absl::string_view name, const TensorShape& shape) {
+  if (shape.num_elements() != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " must have exactly one element, but has shape ",
+                     shape.DebugString()));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckSparseShapes(const Tensor& grad, const Tensor& indices,
                                const TensorShape& var_shape) {
   if (var_shape.dims() < 1) {

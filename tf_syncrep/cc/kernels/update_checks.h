@@ -20,6 +20,11 @@ absl::Status CheckSameShapeAsVar(absl::string_view name,
                                  const tensorflow::TensorShape& shape,
                                  const tensorflow::TensorShape& var_shape);
 
+// Returns InvalidArgument unless the variable `name`, of this shape, holds one
+// number.
+absl::Status CheckOneElement(absl::string_view name,
+                             const tensorflow::TensorShape& shape);
+
 // Returns InvalidArgument unless the shapes of var and of a sparse gradient
 // fit. Does not read the indices.
 absl::Status CheckSparseShapes(const tensorflow::Tensor& grad,

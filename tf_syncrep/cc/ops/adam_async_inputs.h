@@ -5,7 +5,7 @@
 
 namespace tf_syncrep {
 
-// The order of the inputs in all four ops; only the sparse ops have kIndices.
+// The order of the inputs in all of the ops; only the sparse ops have kIndices.
 enum AdamAsyncInput {
   kVar,
   kM,

@@ -29,7 +29,7 @@ template <bool kIsResource>
 absl::Status SparseShape(InferenceContext* c) {
   ShapeHandle shape;
   TF_RETURN_IF_ERROR(CheckVariables<kIsResource>(c, &shape));
-  TF_RETURN_IF_ERROR(CheckSparseGradient(c, kGrad, kIndices, shape));
+  TF_RETURN_IF_ERROR(CheckSparseShapes(c, kGrad, kIndices, shape));
   if (!kIsResource) {
     c->set_output(0, shape);
   }
@@ -216,8 +216,8 @@ is not an int64 variable of one element. Nothing is written then.
 var, m, v, beta1_power, beta2_power, lr, beta1, beta2, epsilon, grad: as in
   ResourceSparseApplyAdamAsync.
 indices: the rows of var that the rows of grad belong to.
-rounding_count: the count of updates, from which each call takes 1. A call without indices counts with
-count_empty alone.
+rounding_count: the count of updates, from which each call takes 1. A call without
+  indices counts with count_empty alone.
 )doc");
 
 }  // namespace

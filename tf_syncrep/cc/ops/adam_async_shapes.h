@@ -4,7 +4,6 @@
 #define TF_SYNCREP_CC_OPS_ADAM_ASYNC_SHAPES_H_
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tf_syncrep/cc/ops/adam_async_inputs.h"
 #include "tf_syncrep/cc/ops/update_shapes.h"
@@ -16,23 +15,15 @@ namespace tf_syncrep {
 template <bool kIsResource>
 absl::Status CheckVariables(tensorflow::shape_inference::InferenceContext* c,
                             tensorflow::shape_inference::ShapeHandle* shape) {
-  TF_RETURN_IF_ERROR(CheckSlotType(c));
+  TF_RETURN_IF_ERROR(CheckSlotType(*c));
   *shape = VariableShape<kIsResource>(c, kVar);
   for (const AdamAsyncInput slot : {kM, kV}) {
     TF_RETURN_IF_ERROR(MergeShape(c, kAdamAsyncInputNames[slot],
                                   VariableShape<kIsResource>(c, slot), shape));
   }
   for (const AdamAsyncInput power : {kBeta1Power, kBeta2Power}) {
-    const tensorflow::shape_inference::ShapeHandle power_shape =
-        VariableShape<kIsResource>(c, power);
-    const tensorflow::shape_inference::DimensionHandle elements =
-        c->NumElements(power_shape);
-    if (c->ValueKnown(elements) && c->Value(elements) != 1) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(kAdamAsyncInputNames[power],
-                       " must have exactly one element, but has shape ",
-                       c->DebugString(power_shape)));
-    }
+    TF_RETURN_IF_ERROR(CheckOneElement(c, kAdamAsyncInputNames[power],
+                                       VariableShape<kIsResource>(c, power)));
   }
   for (const AdamAsyncInput scalar : {kLr, kBeta1, kBeta2, kEpsilon}) {
     TF_RETURN_IF_ERROR(

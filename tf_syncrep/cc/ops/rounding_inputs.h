@@ -32,14 +32,8 @@ absl::Status FindRoundingCount(Context& context, bool* is_given) {
 // Checks the count at `input`.
 inline absl::Status CheckRoundingCountShape(
     tensorflow::shape_inference::InferenceContext* c, int input) {
-  const auto shape = VariableShape</*kIsResource=*/true>(c, input);
-  const auto elements = c->NumElements(shape);
-  if (c->ValueKnown(elements) && c->Value(elements) != 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        kRoundingCount, " must have exactly one element, but has shape ",
-        c->DebugString(shape)));
-  }
-  return absl::OkStatus();
+  return CheckOneElement(c, kRoundingCount,
+                         VariableShape</*kIsResource=*/true>(c, input));
 }
 
 }  // namespace tf_syncrep

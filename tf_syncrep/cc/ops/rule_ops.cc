@@ -32,19 +32,11 @@ ShapeHandle RowSlotShape(InferenceContext* c, ShapeHandle var) {
   return c->MakeShape(dims);
 }
 
-// Checks the count of updates, the last input, if there is one.
-absl::Status CheckRoundingCount(InferenceContext* c) {
-  bool is_given = false;
-  TF_RETURN_IF_ERROR(FindRoundingCount(*c, &is_given));
-  return is_given ? CheckRoundingCountShape(c, c->num_inputs() - 1)
-                  : absl::OkStatus();
-}
-
 // Checks all inputs except the gradient; `shape` becomes var's shape.
 template <bool kIsResource>
 absl::Status CheckVariables(InferenceContext* c, RuleInputs* inputs,
                             ShapeHandle* shape) {
-  TF_RETURN_IF_ERROR(CheckSlotType(c));
+  TF_RETURN_IF_ERROR(CheckSlotType(*c));
   TF_RETURN_IF_ERROR(RuleInputs::Find(*c, inputs));
   *shape = VariableShape<kIsResource>(c, kRuleVar);
   for (int i = 0; i < inputs->num_slots(); ++i) {
@@ -74,9 +66,6 @@ absl::Status DenseShape(InferenceContext* c) {
   RuleInputs inputs;
   ShapeHandle shape;
   TF_RETURN_IF_ERROR(CheckVariables<kIsResource>(c, &inputs, &shape));
-  if constexpr (kIsResource) {
-    TF_RETURN_IF_ERROR(CheckRoundingCount(c));
-  }
   return MergeShape(c, "grad", c->input(inputs.grad()), &shape);
 }
 
@@ -85,10 +74,17 @@ absl::Status SparseShape(InferenceContext* c) {
   RuleInputs inputs;
   ShapeHandle shape;
   TF_RETURN_IF_ERROR(CheckVariables<kIsResource>(c, &inputs, &shape));
-  if constexpr (kIsResource) {
-    TF_RETURN_IF_ERROR(CheckRoundingCount(c));
-  }
-  return CheckSparseGradient(c, inputs.grad(), inputs.indices(), shape);
+  return CheckSparseShapes(c, inputs.grad(), inputs.indices(), shape);
+}
+
+// Also checks the count of updates, the last input, if there is one.
+template <absl::Status (*kShape)(InferenceContext*)>
+absl::Status RoundedShape(InferenceContext* c) {
+  TF_RETURN_IF_ERROR(kShape(c));
+  bool is_given = false;
+  TF_RETURN_IF_ERROR(FindRoundingCount(*c, &is_given));
+  return is_given ? CheckRoundingCountShape(c, c->num_inputs() - 1)
+                  : absl::OkStatus();
 }
 
 // All ops know the same rules.
@@ -144,7 +140,7 @@ REGISTER_OP("Syncrep>ResourceApplyRule")
     .Attr("rounding_seed: int = 0")
     .Attr("first_row: int >= 0 = 0")
     .Attr("row_stride: int >= 1 = 1")
-    .SetShapeFn(DenseShape</*kIsResource=*/true>)
+    .SetShapeFn(RoundedShape<DenseShape</*kIsResource=*/true>>)
     .Doc(
         "Updates a variable by an optimizer's rule: see "
         "tfs.ops.resource_apply_rule.");
@@ -167,7 +163,7 @@ REGISTER_OP("Syncrep>ResourceSparseApplyRule")
     .Attr("rounding_seed: int = 0")
     .Attr("first_row: int >= 0 = 0")
     .Attr("row_stride: int >= 1 = 1")
-    .SetShapeFn(SparseShape</*kIsResource=*/true>)
+    .SetShapeFn(RoundedShape<SparseShape</*kIsResource=*/true>>)
     .Doc(
         "Updates rows of a variable by a rule: see "
         "tfs.ops.resource_sparse_apply_rule.");

@@ -25,12 +25,14 @@ tensorflow::shape_inference::ShapeHandle VariableShape(
   return (*handle_data)[0].shape;
 }
 
-inline absl::Status CheckSlotType(
-    tensorflow::shape_inference::InferenceContext* c) {
+// Checks an op's attributes. `Context` is an InferenceContext or an
+// OpKernelConstruction.
+template <typename Context>
+absl::Status CheckSlotType(Context& context) {
   tensorflow::DataType dtype;
   tensorflow::DataType slot_dtype;
-  TF_RETURN_IF_ERROR(c->GetAttr("T", &dtype));
-  TF_RETURN_IF_ERROR(c->GetAttr("Tslot", &slot_dtype));
+  TF_RETURN_IF_ERROR(context.GetAttr("T", &dtype));
+  TF_RETURN_IF_ERROR(context.GetAttr("Tslot", &slot_dtype));
   const tensorflow::DataType expected = dtype == tensorflow::DT_DOUBLE
                                             ? tensorflow::DT_DOUBLE
                                             : tensorflow::DT_FLOAT;
@@ -59,6 +61,20 @@ inline absl::Status MergeShape(
   return absl::OkStatus();
 }
 
+// Checks a variable that holds one number.
+inline absl::Status CheckOneElement(
+    tensorflow::shape_inference::InferenceContext* c, absl::string_view name,
+    tensorflow::shape_inference::ShapeHandle shape) {
+  const tensorflow::shape_inference::DimensionHandle elements =
+      c->NumElements(shape);
+  if (c->ValueKnown(elements) && c->Value(elements) != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " must have exactly one element, but has shape ",
+                     c->DebugString(shape)));
+  }
+  return absl::OkStatus();
+}
+
 inline absl::Status CheckRank(tensorflow::shape_inference::InferenceContext* c,
                               absl::string_view name, int input, int rank,
                               const char* rule) {
@@ -71,7 +87,7 @@ inline absl::Status CheckRank(tensorflow::shape_inference::InferenceContext* c,
 }
 
 // Checks the inputs of a sparse gradient for a var of `shape`.
-inline absl::Status CheckSparseGradient(
+inline absl::Status CheckSparseShapes(
     tensorflow::shape_inference::InferenceContext* c, int grad, int indices,
     tensorflow::shape_inference::ShapeHandle shape) {
   using tensorflow::shape_inference::ShapeHandle;

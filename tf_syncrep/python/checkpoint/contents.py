@@ -104,7 +104,7 @@ class Share:
         ]
 
     def without_keyed(self) -> Share:
-        """The same share without tables whose rows are found by keys."""
+        """Returns the same share without tables whose rows are found by keys."""
         groups = [
             group
             for group in self.groups
@@ -168,7 +168,7 @@ class Contents:
 
 
 def cpu_of(variable: Any) -> str:
-    """The CPU of the task that a variable is on."""
+    """Returns the CPU of the task that a variable is on."""
     spec = tf.DeviceSpec.from_string(variable.device)
     return spec.replace(device_type="CPU", device_index=0).to_string()
 
@@ -228,7 +228,7 @@ class Builder:
 
 
 def is_table(variable: Any) -> bool:
-    """Whether a variable is so large that it is written row by row."""
+    """Returns whether a variable is so large that it is written row by row."""
     shape, dtype = variable.shape, variable.dtype.base_dtype
     if shape.rank == 0 or shape[0] < 2 or not (dtype.is_floating or dtype.is_integer):
         return False
@@ -236,7 +236,7 @@ def is_table(variable: Any) -> bool:
 
 
 def whole_piece(num_rows: int, names: Sequence[str]) -> Piece:
-    """The one piece of a variable that is a table by itself."""
+    """Returns the one piece of a variable that is a table by itself."""
     return Piece(0, num_rows, 1, num_rows, tuple(names))
 
 

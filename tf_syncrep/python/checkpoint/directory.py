@@ -142,11 +142,11 @@ class Directory:
             )
 
     def prefix(self, number: int) -> str:
-        """The prefix of the names of a checkpoint's files."""
+        """Returns the prefix of the names of a checkpoint's files."""
         return os.path.join(self.path, f"ckpt-{number}")
 
     def temporary(self, number: int) -> str:
-        """The folder for files that are not a checkpoint yet."""
+        """Returns the folder for files that are not a checkpoint yet."""
         return f"{self.prefix(number)}.writing"
 
     def manifests(self) -> list[Manifest]:
@@ -166,7 +166,7 @@ class Directory:
         return sorted(found, key=lambda manifest: manifest.number)
 
     def newest_number(self) -> int:
-        """The number of the newest checkpoint, damaged or not; 0 if there is none."""
+        """Returns the number of the newest checkpoint, damaged or not; 0 for none."""
         numbers = [
             int(m[1])
             for m in map(_NAME.match, self._names())
@@ -175,7 +175,7 @@ class Directory:
         return max(numbers, default=0)
 
     def next_number(self) -> int:
-        """A number higher than those of all files in the folder, whole or not."""
+        """Returns a number above those of all files in the folder, whole or not."""
         numbers = [int(m[1]) for m in map(_NAME.match, self._names()) if m]
         return max(numbers, default=0) + 1
 

@@ -122,7 +122,7 @@ class Calls:
             )
 
     def progress(self) -> list[tuple[Any, ...]]:
-        """What `checkpoint_progress` returns on each task."""
+        """Returns what `checkpoint_progress` returns on each task."""
         with self._apart():
             answers = self._progress()
         return [tuple(x.numpy() for x in answer) for answer in answers]
@@ -183,7 +183,7 @@ class Calls:
 
 
 def _restored(share: Any, contents: Contents) -> dict[str, Any]:
-    """The wholes of a share without the variables of parts."""
+    """Returns the wholes of a share without the variables of parts."""
     of_parts = {name for x in contents.of_parts for name in x.names}
     return {name: v for name, v in share.wholes.items() if name not in of_parts}
 
@@ -534,7 +534,7 @@ def _reader(prefix: str) -> Any:
 
 
 def _shapes(prefix: str) -> dict[str, Any]:
-    """The shapes of everything in a bundle, by name."""
+    """Returns the shapes of everything in a bundle, by name."""
     try:
         return _reader(prefix).get_variable_to_shape_map()
     except (ValueError, RuntimeError, tf.errors.OpError) as error:
@@ -542,7 +542,7 @@ def _shapes(prefix: str) -> dict[str, Any]:
 
 
 def _least(of_part: Any, known: Mapping[str, Any], reader: Any) -> Any:
-    """The value that a variable of a part gets from a checkpoint."""
+    """Returns the value that a variable of a part gets from a checkpoint."""
     names = [
         name
         for own in of_part.names

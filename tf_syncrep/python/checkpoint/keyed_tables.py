@@ -59,11 +59,11 @@ class KeyedTable:
     owners: Callable[[np.ndarray], np.ndarray]
 
     def part_names(self, part_number: int) -> tuple[str, ...]:
-        """The names of the arrays of a part."""
+        """Returns the names of the arrays of a part."""
         return _part_names(self.arrays, part_number, len(self.parts))
 
     def description(self) -> dict[str, Any]:
-        """What a checkpoint notes of the table beside its rows, as JSON can hold it."""
+        """Returns what a checkpoint notes of the table beside its rows, for JSON."""
         return {"num_parts": len(self.parts), "rows": self._rows()}
 
     def _rows(self):
@@ -113,7 +113,7 @@ class KeyedTable:
         return chunks
 
     def _chunks(self, num_parts, readers) -> Iterator[_Chunk]:
-        """The chunks that have the last version of any row."""
+        """Yields the chunks that have the last version of any row."""
         for part_number in range(num_parts):
             names = _part_names(self.arrays, part_number, num_parts)
             found = [
@@ -212,7 +212,7 @@ def _part_names(arrays, part_number, num_parts):
 
 
 def _chunks_in(reader: Any, name: str) -> list[str]:
-    """The prefixes of the names of an array's chunks in a checkpoint."""
+    """Returns the prefixes of the names of an array's chunks in a checkpoint."""
     pattern = re.compile(re.escape(name) + r"/changed/\d+-\d+(?=/ids$)")
     found = (pattern.match(x) for x in reader.get_variable_to_shape_map())
     return [match[0] for match in found if match]

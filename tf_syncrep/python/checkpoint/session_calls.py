@@ -18,7 +18,7 @@ _OWNER = "tf_syncrep_checkpoint_owner"
 
 
 def _owner_of_graph() -> str:
-    """A name by which writers of this graph differ from those of all other programs.
+    """Returns a name by which this graph's writers differ from those of other programs.
 
     When a chief is lost, servers keep its variables, and 8 bytes for each of their
     rows. The next chief has another graph, and perhaps another folder.
@@ -118,7 +118,7 @@ class SessionCalls(Calls):
                 session.run(self._cancel_op)
 
     def progress(self) -> list[tuple[Any, ...]]:
-        """What `checkpoint_progress` returns on each task."""
+        """Returns what `checkpoint_progress` returns on each task."""
         return [tuple(answer) for answer in self.session.run(self._answers)]
 
     def cancel(self) -> None:

@@ -21,7 +21,7 @@ Take = Callable[[Any, Any], tuple[Any, Any]]
 
 
 def device_of_variables() -> str:
-    """The device that a new variable would get, as from `replica_device_setter`."""
+    """Returns the device that a variable would get, as of `replica_device_setter`."""
     return tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=[]).device
 
 

@@ -311,7 +311,7 @@ class WorkQueue:
             )
 
     def _handle(self) -> Any:
-        """The queue's handle: the queue is made once, or found by name in v1 graphs."""
+        """Returns the handle of the queue, made once, or found by name in v1 graphs."""
         if not tf.compat.v1.executing_eagerly_outside_functions():
             return work_queue_ops.work_queue(**self._options)
         with self._lock:
@@ -332,13 +332,13 @@ class WorkQueue:
             )
 
     def _item(self, number: tf.Tensor) -> tf.Tensor:
-        """An item by its number; items of a range are computed where they are read."""
+        """Returns an item by its number; those of a range are computed by readers."""
         if isinstance(self.items, range):
             return self.items.start + self.items.step * number
         return tf.gather(self.items, number)
 
     def _taken(self, take: session_takes.Take, stream: Any) -> Any:
-        """A dataset of the tickets and items that a reader gets."""
+        """Returns a dataset of the tickets and items that a reader gets."""
 
         def next_one(last, _):
             ticket, item = take(stream, last)

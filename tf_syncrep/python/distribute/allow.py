@@ -45,7 +45,7 @@ def check(allow: str) -> None:
 def environment(
     allow: str, config: TaskConfig, base: Mapping[str, str]
 ) -> dict[str, str]:
-    """The environment of a process to which only the hosts in `allow` can connect.
+    """Returns the environment of a process to which only hosts in `allow` can connect.
 
     Args:
         allow: see `check`.
@@ -111,7 +111,7 @@ def _opens_to_all(allow: str) -> bool:
 
 
 def _networks(allow: str) -> list[str]:
-    """The networks among the items of `allow`."""
+    """Returns the networks among the items of `allow`."""
     networks: list[str] = []
     for item in _items(allow):
         if item in (LOCAL, CLUSTER):
@@ -141,7 +141,7 @@ def _without_mapping(
 
 
 def _hosts(config: TaskConfig) -> list[str]:
-    """Names and addresses of the hosts of a cluster; none contains a comma."""
+    """Returns names and addresses of the hosts of a cluster; none contains a comma."""
     return [
         split_address(address)[0]
         for addresses in config.cluster.values()

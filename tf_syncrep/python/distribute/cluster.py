@@ -78,7 +78,7 @@ class TaskConfig:
         return split_address(self.address)[1]
 
     def to_json(self) -> str:
-        """The TF_CONFIG value that `read_tf_config` turns back into this object."""
+        """Returns the TF_CONFIG that `read_tf_config` turns back into this object."""
         return json.dumps(
             {
                 "cluster": {job: list(tasks) for job, tasks in self.cluster.items()},
@@ -245,7 +245,7 @@ def _object(value: Any, where: str) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> str:
-    """`value` on one line, shortened if it is too long for a message."""
+    """Returns `value` on one line, shortened if it is too long for a message."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # for example a number with too many digits

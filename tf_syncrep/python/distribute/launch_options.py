@@ -191,7 +191,7 @@ class LaunchOptions:
         return "restart" if self.run_script_on == "coordinator" else "stop"
 
     def command(self) -> list[str]:
-        """The command line that runs the script."""
+        """Returns the command line that runs the script."""
         return script.command(os.fspath(self.script), self.args, self.module)
 
 

@@ -83,7 +83,7 @@ def launch(options: LaunchOptions) -> int:
 
 
 def launch_here(options: LaunchOptions) -> int:
-    """`launch` for a process that has no threads: it forks (see `run_supervised`)."""
+    """Launches as `launch` does, but forks (see `run_supervised`): without threads."""
     cluster = local_cluster.LocalCluster(
         options.num_workers, options.num_ps, options.has_chief, options.base_port
     )
@@ -430,7 +430,7 @@ class _Run:
             self._end_without(process)
 
     def _is_lost_ps(self, process: TaskProcess) -> bool:
-        """Whether a process was a PS and has ended, except by its script's success."""
+        """Returns whether a process was a PS and has ended, but not by success."""
         name, status = process.name, process.status
         if self._tasks[name].job != "ps" or status is None:
             return False

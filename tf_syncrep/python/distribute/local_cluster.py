@@ -51,7 +51,7 @@ class Task:
         return self.config.address
 
     def environment(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The environment of the task's process.
+        """Returns the environment of the task's process.
 
         Args:
             base: the environment to extend; `os.environ` by default.
@@ -71,12 +71,12 @@ class Task:
     def server_environment(
         self, base: Mapping[str, str] | None = None
     ) -> dict[str, str]:
-        """`environment` for a `tf-syncrep serve`, with only warnings in its log."""
+        """Returns `environment` for `tf-syncrep serve`, which logs only warnings."""
         return {"TF_CPP_MIN_LOG_LEVEL": "2"} | self.environment(base)
 
 
 def with_loopback_unproxied(base: Mapping[str, str]) -> dict[str, str]:
-    """An environment in which gRPC uses no proxy for loopback addresses."""
+    """Returns an environment in which gRPC uses no proxy for loopback addresses."""
     environ = dict(base)
     for variable in ("no_proxy", "NO_PROXY"):
         hosts = environ.get(variable, "")
@@ -85,7 +85,7 @@ def with_loopback_unproxied(base: Mapping[str, str]) -> dict[str, str]:
 
 
 def tasks_of(cluster: Mapping[str, Sequence[str]]) -> list[Task]:
-    """All tasks of a cluster: the chief first, then workers, then parameter servers.
+    """Returns a cluster's tasks: the chief first, then workers, then parameter servers.
 
     Args:
         cluster: addresses by job.
@@ -98,7 +98,7 @@ def tasks_of(cluster: Mapping[str, Sequence[str]]) -> list[Task]:
 
 
 def evaluator_of(cluster: Mapping[str, Sequence[str]]) -> Task:
-    """The evaluator task of a cluster, which follows its checkpoints from outside.
+    """Returns a cluster's evaluator task, which follows its checkpoints from outside.
 
     Args:
         cluster: addresses by job.
@@ -107,12 +107,12 @@ def evaluator_of(cluster: Mapping[str, Sequence[str]]) -> Task:
 
 
 def task_name(job: str, index: int) -> str:
-    """The name of a task for people: "chief", which has no number, or "ps-1"."""
+    """Returns a task's name for people: "chief", which has no number, or "ps-1"."""
     return job if job in ("chief", EVALUATOR) else f"{job}-{index}"
 
 
 def server_command(allow: str) -> list[str]:
-    """The command that serves a task with this interpreter and this package.
+    """Returns the command that serves a task with this interpreter and this package.
 
     Args:
         allow: who may connect to it, as in `--allow`.
@@ -121,7 +121,7 @@ def server_command(allow: str) -> list[str]:
 
 
 def own_command(module: str, *args: str) -> list[str]:
-    """The command that runs `main` of a module with this interpreter and package.
+    """Returns the command for `main` of a module with this interpreter and package.
 
     Args:
         module: its name below this package's modules.

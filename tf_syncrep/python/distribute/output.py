@@ -182,7 +182,7 @@ class LogFilter:
         self._is_within = False
 
     def is_unwanted(self, line: bytes) -> bool:
-        """Whether to omit a line; call it for each line, in order."""
+        """Returns whether to omit a line; call it for each line, in order."""
         if _UNREMOVED_FUNCTION.match(line):
             self._is_within = True
             return True

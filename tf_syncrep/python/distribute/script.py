@@ -62,7 +62,7 @@ def _is_executable_file(path: str) -> bool:
 
 
 def _module_exists(name: str) -> bool:
-    """Whether `python -m` would find the module, or its outermost package."""
+    """Returns whether `python -m` would find the module, or its outermost package."""
     sys.path.insert(0, os.getcwd())
     try:
         # A search within the outermost package would import it.

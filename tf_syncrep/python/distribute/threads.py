@@ -23,7 +23,7 @@ def environment(
     intra_op_threads: int | None,
     base: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
-    """The environment of a process with these numbers of threads.
+    """Returns the environment of a process with these numbers of threads.
 
     Args:
         inter_op_threads: how many ops may run at the same time; None for the number in

@@ -75,7 +75,7 @@ def open_for(
 
 
 def local_config(config: TaskConfig, base_port: int) -> TaskConfig:
-    """The cluster as a task sees it behind its stunnel.
+    """Returns the cluster as a task sees it behind its stunnel.
 
     Args:
         config: the cluster, with the addresses outside.
@@ -102,7 +102,7 @@ def local_config(config: TaskConfig, base_port: int) -> TaskConfig:
 def stunnel_config(
     config: TaskConfig, local: TaskConfig, credentials: Credentials
 ) -> str:
-    """The configuration of stunnel: a service for each task of the cluster."""
+    """Returns the configuration of stunnel: a service for each task of the cluster."""
     lines = [
         "foreground = yes",
         "syslog = no",

@@ -101,7 +101,7 @@ class ServedTable(tf.Module):
             )
 
     def look_up(self, feature: Feature) -> tf.Tensor:
-        """The vectors of a feature of the table."""
+        """Returns the vectors of a feature of the table."""
         ids = tf.reshape(tf.cast(feature.ids, tf.int64), [-1])
         keys = tf.convert_to_tensor(self.keys)
         places = tf.minimum(tf.searchsorted(keys, ids), tf.size(keys) - 1)
@@ -116,7 +116,7 @@ class ServedTable(tf.Module):
 
 
 def owners(keys: np.ndarray, num_parts: int) -> np.ndarray:
-    """Which part has each key.
+    """Returns which part has each key.
 
     Args:
         keys: int64 of shape `[n]`, which differ.
@@ -131,7 +131,7 @@ def owners(keys: np.ndarray, num_parts: int) -> np.ndarray:
 
 
 def empty_vectors(slab: DynamicSlab, features: Sequence[Feature]) -> list[tf.Tensor]:
-    """What `look_up` returns if no key has a row; its shapes, where that is all asked.
+    """Returns what `look_up` does if no key has a row; its shapes, if only they count.
 
     Args:
         slab: how the tables lie.

@@ -85,15 +85,15 @@ class Slab:
             self.num_rows += table.vocabulary_size
 
     def first_row(self, table: Table) -> int:
-        """The place of a table's row 0 in the stack."""
+        """Returns the place of a table's row 0 in the stack."""
         return self._first_rows[table.name]
 
     def part_rows(self, part_number: int) -> int:
-        """How many rows a part has."""
+        """Returns how many rows a part has."""
         return self._rows_before(self.num_rows, part_number)
 
     def part(self, table: Table, part_number: int) -> TablePart:
-        """The rows of a table that are in a part."""
+        """Returns the rows of a table that are in a part."""
         first = self.first_row(table)
         begin = self._rows_before(first, part_number)
         end = self._rows_before(first + table.vocabulary_size, part_number)
@@ -101,11 +101,11 @@ class Slab:
         return TablePart(table, first_id, begin, end - begin)
 
     def parts(self, part_number: int) -> list[TablePart]:
-        """The rows that are in a part, by table, in their order there."""
+        """Returns the rows that are in a part, by table, in their order there."""
         return [self.part(table, part_number) for table in self.tables]
 
     def _rows_before(self, row: int, part_number: int) -> int:
-        """How many of the first `row` rows of the stack are in a part."""
+        """Returns how many of the first `row` rows of the stack are in a part."""
         return max(0, -(-(row - part_number) // self.num_parts))
 
 
@@ -147,15 +147,15 @@ class DynamicSlab:
             )
 
     def index(self, table: Table) -> int:
-        """The number of a table among those of the slab."""
+        """Returns the number of a table among those of the slab."""
         return self.tables.index(table)
 
     def first_row(self, table: Table) -> int:
-        """Where the rows of a table begin in each part."""
+        """Returns where the rows of a table begin in each part."""
         return self._first_rows[table.name]
 
     def capacity(self, table: Table) -> int:
-        """How many rows of a table a part has room for."""
+        """Returns how many rows of a table a part has room for."""
         if self.num_parts == 1:
             return table.vocabulary_size
         share = table.vocabulary_size / self.num_parts

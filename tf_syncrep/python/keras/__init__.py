@@ -2,6 +2,7 @@
 
 The folders are `fit`, `sync_replicas`, `embedding`, `tables`, `optimizers`,
 `checkpoint` and `transfers`, and `compat` for private names. `cluster` is the cluster
-of this coordinator, `parts` finds a model's optimizers and metrics, `training_clock`
-measures training, and `sidecar_evaluator` evaluates its checkpoints.
+of this coordinator, `parts` finds a model's optimizers and metrics, `builds` sees each
+optimizer before it is built, and `optimizer_slots` finds the slots of any.
+`training_clock` measures training, and `sidecar_evaluator` evaluates its checkpoints.
 """

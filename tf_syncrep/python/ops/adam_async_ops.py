@@ -80,7 +80,7 @@ _raw_ops: Any = op_library.load()
 
 
 def slot_dtype(dtype: Any) -> tf.DType:
-    """The dtype of the slots and hyper-parameters of a variable of `dtype`.
+    """Returns the dtype of the slots and hyper-parameters of a variable of `dtype`.
 
     In bfloat16 arithmetic 1 - 0.999 is 0, and in half precision an epsilon of 1e-8 is
     0. So both have their slots in float32.
@@ -109,7 +109,7 @@ def apply_adam_async(
     use_nesterov: bool = False,
     name: str | None = None,
 ) -> tf.Tensor:
-    """One dense AdamAsync step on a reference variable.
+    """Makes one dense AdamAsync step on a reference variable.
 
     It is the same as `resource_apply_adam_async`, but for reference variables, which
     live in TensorFlow 1 graphs only.
@@ -167,7 +167,7 @@ def sparse_apply_adam_async(
     count_empty: bool = False,
     name: str | None = None,
 ) -> tf.Tensor:
-    """One sparse AdamAsync step on rows of a reference variable.
+    """Makes one sparse AdamAsync step on rows of a reference variable.
 
     It is the same as `resource_sparse_apply_adam_async`, but for reference variables,
     which live in TensorFlow 1 graphs only.
@@ -227,7 +227,7 @@ def resource_apply_adam_async(
     *,
     rounding: StochasticRounding | None = None,
 ) -> tf.Operation | None:
-    """One dense AdamAsync step on a resource variable.
+    """Makes one dense AdamAsync step on a resource variable.
 
     The arguments are those of `resource_sparse_apply_adam_async`, with two differences:
     `var` may have any shape, and `grad` has the same one; and `use_locking` has no
@@ -283,7 +283,7 @@ def resource_sparse_apply_adam_async(
     *,
     rounding: StochasticRounding | None = None,
 ) -> tf.Operation | None:
-    """One sparse AdamAsync step on rows of a resource variable.
+    """Makes one sparse AdamAsync step on rows of a resource variable.
 
     The module's documentation has the formula and what holds for all four ops. Each
     variable is given as a `tf.Variable` or as its handle.

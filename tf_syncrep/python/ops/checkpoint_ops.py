@@ -180,7 +180,7 @@ def _layout(groups, pieces, piece_names):
 
 
 def _numbers(piece):
-    """The numbers of a piece, with -1 if its table does not grow."""
+    """Returns the numbers of a piece, with -1 if its table does not grow."""
     return [*piece, -1] if len(piece) == 5 else list(piece)
 
 

@@ -100,7 +100,7 @@ def embedding_rows(
 
 
 def are_embedding_rows(rows: Any) -> bool:
-    """Whether a tensor in a graph comes from an op that returns distinct, sorted rows.
+    """Returns whether a tensor comes from an op that returns distinct, sorted rows.
 
     Args:
         rows: a tensor.

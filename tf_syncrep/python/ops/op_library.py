@@ -51,7 +51,7 @@ def build_info() -> ModuleType | None:
 
 
 def has_kernels_for(device_type: str) -> bool:
-    """Whether the library was built with kernels for devices of a type.
+    """Returns whether the library was built with kernels for devices of a type.
 
     Args:
         device_type: "CPU", "GPU" or another type, as in `tf.DeviceSpec`.

@@ -148,7 +148,7 @@ def apply_rule(
     grad: Any,
     name: str | None = None,
 ) -> tf.Operation:
-    """One dense step of an optimizer's rule on a reference variable.
+    """Makes one dense step of an optimizer's rule on a reference variable.
 
     The arguments are those of `resource_apply_rule`, but variables are reference
     variables, which live in TensorFlow 1 graphs only.
@@ -188,7 +188,7 @@ def sparse_apply_rule(
     use_locking: bool = False,
     name: str | None = None,
 ) -> tf.Operation:
-    """One sparse step of an optimizer's rule on rows of a reference variable.
+    """Makes one sparse step of an optimizer's rule on rows of a reference variable.
 
     The arguments are those of `resource_sparse_apply_rule`, but variables are reference
     variables, which live in TensorFlow 1 graphs only.
@@ -230,7 +230,7 @@ def resource_apply_rule(
     *,
     rounding: StochasticRounding | None = None,
 ) -> tf.Operation | None:
-    """One dense step of an optimizer's rule on a resource variable.
+    """Makes one dense step of an optimizer's rule on a resource variable.
 
     The arguments are those of `resource_sparse_apply_rule`, but `var` may have any
     shape, and `grad` has the same one.
@@ -271,7 +271,7 @@ def resource_sparse_apply_rule(
     *,
     rounding: StochasticRounding | None = None,
 ) -> tf.Operation | None:
-    """One sparse step of an optimizer's rule on rows of a resource variable.
+    """Makes one sparse step of an optimizer's rule on rows of a resource variable.
 
     Rows that `indices` does not name stay as they are, slots included. A row that it
     names several times moves once, by the sum of its gradients. The module's
@@ -320,7 +320,7 @@ def resource_sparse_apply_rule(
 
 
 def _operands(rule, var, slots, numbers, dtype, as_inputs):
-    """The inputs of all ops, except those of the gradient.
+    """Returns the inputs of all ops, except those of the gradient.
 
     `as_inputs` returns for variables what the op takes: references, or handles.
     """
@@ -347,7 +347,7 @@ def _operands(rule, var, slots, numbers, dtype, as_inputs):
 
 
 def _rounding(rounding):
-    """The list of counts, which may be empty, and the attributes."""
+    """Returns the list of counts, which may be empty, and the attributes."""
     if rounding is None:
         return {"rounding_count": []}
     inputs = rounding_inputs(rounding)

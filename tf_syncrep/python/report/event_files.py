@@ -94,7 +94,7 @@ def read(path: pathlib.Path) -> EventFile | None:
 
 
 def _scalar(value) -> float | None:
-    """The number in a `Summary.Value`, or None if it is something else."""
+    """Returns the number in a `Summary.Value`, or None if it is something else."""
     kind = value.WhichOneof("value")
     if kind == "simple_value":
         return value.simple_value

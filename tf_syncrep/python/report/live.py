@@ -98,12 +98,12 @@ def chart(training: Training) -> str:
 
 
 def _inside(curve: Curve, grid: np.ndarray) -> np.ndarray:
-    """The values at these times; NaN before the first value."""
+    """Returns the values at these times; NaN before the first value."""
     return np.where(grid >= curve.seconds[0], curve.at(grid), np.nan)
 
 
 def _gained(training: Training, counters: list[str], grid: np.ndarray) -> np.ndarray:
-    """The increase of counters between these times."""
+    """Returns the increase of counters between these times."""
     sums = [training.counters[name].at(grid) for name in counters]
     return np.diff(np.sum(sums, axis=0))
 

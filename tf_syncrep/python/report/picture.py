@@ -185,7 +185,7 @@ def _worker_colours(training: Training) -> dict[str, tuple]:
 
 
 def _named(training: Training) -> set[str]:
-    """The workers to name: all of them, or the first ones and the slowest."""
+    """Returns the workers to name: all of them, or the first ones and the slowest."""
     names = list(training.workers)
     if len(names) > _NAMED_WORKERS and training.slowest is not None:
         names = [training.slowest.name, *names[: _NAMED_WORKERS - 2]]

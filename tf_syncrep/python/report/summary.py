@@ -8,7 +8,7 @@ from tf_syncrep.python.report.training import DROPS, Training
 
 
 def headline(training: Training) -> str:
-    """One line: how many updates, with how many gradients, in what time.
+    """Returns one line: how many updates, with how many gradients, in what time.
 
     If the figures are sums of several sessions, as all figures of a report are, it says
     so.
@@ -26,7 +26,7 @@ def headline(training: Training) -> str:
 
 
 def details(training: Training) -> str:
-    """One line: how many gradients were dropped, and which worker is slowest."""
+    """Returns one line: gradients that were dropped, and the slowest worker."""
     committed = training.total("applied") + training.dropped
     kinds = ", ".join(
         f"{training.total(counter):,.0f} {name}"
@@ -46,7 +46,7 @@ def details(training: Training) -> str:
 
 
 def table(training: Training) -> str:
-    """One line for each worker; "held up" is how much later it has made rounds end."""
+    """Returns a line per worker; "held up" is how much later it has made rounds end."""
     lines = [("worker", "contributed", "dropped", "waited", "held up", "")]
     for worker in training.workers.values():
         waited = worker.total("waited_secs")
@@ -64,7 +64,7 @@ def table(training: Training) -> str:
 
 
 def tables(training: Training) -> str:
-    """One line for each table that grows; "" if there is none."""
+    """Returns one line for each table that grows; "" if there is none."""
     if not training.tables:
         return ""
     counters = {

@@ -63,8 +63,27 @@ class Curve:
         return np.interp(seconds, self.seconds, self.values)
 
 
+class _Counted:
+    """Something with counters.
+
+    Attributes:
+        counters: for each the sum since training began.
+    """
+
+    counters: dict[str, Curve]
+
+    def total(self, counter: str) -> float:
+        """Returns the last value of a counter; 0 if there is none of that name."""
+        return self.counters[counter].last if counter in self.counters else 0.0
+
+    @property
+    def dropped(self) -> float:
+        """How many gradients were dropped."""
+        return sum(map(self.total, DROPS))
+
+
 @dataclasses.dataclass(frozen=True)
-class Worker:
+class Worker(_Counted):
     """The figures of one worker.
 
     Attributes:
@@ -78,18 +97,9 @@ class Worker:
     counters: dict[str, Curve]
     live: bool
 
-    def total(self, counter: str) -> float:
-        """The last value of a counter; 0 if there is no counter of that name."""
-        return self.counters[counter].last if counter in self.counters else 0.0
-
-    @property
-    def dropped(self) -> float:
-        """How many of its gradients were dropped."""
-        return sum(map(self.total, DROPS))
-
 
 @dataclasses.dataclass(frozen=True)
-class Training:
+class Training(_Counted):
     """A training, perhaps in several sessions (if it was stopped and continued).
 
     Seconds are those of training, without the time between sessions. If the writer of
@@ -124,15 +134,6 @@ class Training:
     restarts: list[float]
     tables: dict[str, dict[str, float]]
 
-    def total(self, counter: str) -> float:
-        """The last value of a counter; 0 if there is no counter of that name."""
-        return self.counters[counter].last if counter in self.counters else 0.0
-
-    @property
-    def dropped(self) -> float:
-        """How many gradients were dropped."""
-        return sum(map(self.total, DROPS))
-
     @property
     def updates_per_second(self) -> float:
         """Updates per second, without the start if that is known."""
@@ -147,12 +148,12 @@ class Training:
         return self.total(_TRAINING_SECS) or self.seconds
 
     def waited_share(self, worker: Worker) -> float:
-        """For which share of the training's time a worker waited."""
+        """Returns for which share of the training's time a worker waited."""
         secs = self.working_seconds
         return worker.total("waited_secs") / secs if secs > 0 else 0.0
 
     def seconds_of_work(self, worker: Worker) -> float:
-        """How long a worker took for a gradient, without its waits.
+        """Returns how long a worker took for a gradient, without its waits.
 
         The number of contributions says less: if every worker has to give its share,
         all have the same number.
@@ -355,7 +356,7 @@ class _Clock:
         self.begins, self.end = ends[:-1], ends[-1]
 
     def seconds(self, times: np.ndarray) -> np.ndarray:
-        """Seconds of training at these times."""
+        """Returns the seconds of training at these times."""
         session = np.searchsorted(self._begins, times, side="right") - 1
         session = np.maximum(session, 0)
         return np.array(self.begins)[session] + times - self._begins[session]

@@ -140,5 +140,5 @@ def check_positive(name: str, value: Any) -> float:
 
 
 def _is(kind, value):
-    """Whether a value is a number of a kind; booleans do not count."""
+    """Returns whether a value is a number of a kind; booleans do not count."""
     return isinstance(value, kind) and not isinstance(value, bool)

@@ -106,7 +106,7 @@ def join_small(
 
 
 def _part_to_send(gradient, device: str) -> tf.Tensor | None:
-    """The small part, unless it is on the device's task or that is not known."""
+    """Returns the small part, unless it is on the device's task or an unknown one."""
     part = small_part(gradient)
     if part is None or not gate_placement.names_task(device):
         return None

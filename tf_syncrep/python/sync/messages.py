@@ -78,7 +78,7 @@ def num_bytes(like: _Like) -> int:
 
 
 def _is_of_any_length(like: _Like) -> bool:
-    """Whether the message states the length, at its beginning."""
+    """Returns whether the message states the length, at its beginning."""
     return like.dtype == tf.string or not like.shape.is_fully_defined()
 
 

@@ -165,7 +165,7 @@ def try_to_run(session: Any, op: Any) -> bool:
 
 
 def _is_closed(session: Any) -> bool:
-    """Whether its owner has closed a session, in which nothing can run any more."""
+    """Returns whether its owner has closed a session, so that nothing can run in it."""
     try:
         session.run([])
     except RuntimeError:

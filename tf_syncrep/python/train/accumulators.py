@@ -34,7 +34,7 @@ class _AccumulatorMethods(tf.compat.v1.ConditionalAccumulatorBase):
         return super().name if self._eager_name is None else self._eager_name
 
     def num_accumulated(self, name: str | None = None) -> tf.Tensor:
-        """Number of gradients that the accumulator holds.
+        """Returns the number of gradients that the accumulator holds.
 
         Args:
             name: name of the op.
@@ -324,7 +324,7 @@ class SparseConditionalAccumulator(_AccumulatorMethods):
     def take_indexed_slices_grad(
         self, num_required: Any, name: str | None = None
     ) -> tf.IndexedSlices:
-        """The same as `take_grad`, as `tf.IndexedSlices`.
+        """Returns the same as `take_grad`, as `tf.IndexedSlices`.
 
         Args:
             num_required: int32 scalar: how many gradients to wait for.
@@ -357,5 +357,5 @@ def _as_indices(value: Any) -> tf.Tensor:
 
 
 def _op(output: tf.Tensor) -> tf.Operation | None:
-    """The result of methods without outputs: the op, or None in eager execution."""
+    """Returns the result of methods without outputs: the op, or None if eager."""
     return None if tf.executing_eagerly() else output.op

@@ -188,7 +188,7 @@ class AdamAsyncOptimizer(BaseOptimizer):
     # serve gradients with and without duplicates.
 
     def _operands(self, var):
-        """The inputs of all ops that come before the gradient."""
+        """Returns the inputs of all ops that come before the gradient."""
         slots = [
             self.get_slot(var, name)
             for name in ("m", "v", "beta1_power", "beta2_power")

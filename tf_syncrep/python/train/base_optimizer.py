@@ -50,7 +50,7 @@ class BaseOptimizer(tf.compat.v1.train.Optimizer):
         }
 
     def _hyper_parameters(self, var) -> dict[str, tf.Tensor]:
-        """The hyper-parameters in var's slot dtype, one copy for each device.
+        """Returns the hyper-parameters in var's slot dtype, one copy for each device.
 
         Variables of one device share their tensors: a graph with hundreds of small
         variables would otherwise spend its time on constants.

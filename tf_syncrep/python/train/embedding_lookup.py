@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.embedding import compat
+from tf_syncrep.python.embedding.ragged import as_ragged, is_ragged
 from tf_syncrep.python.ops import embedding_ops
 
 __all__ = ["embedding_lookup"]
@@ -89,13 +90,13 @@ def embedding_lookup(
             "partition_strategy must be 'mod' or 'div'. Received: "
             f"partition_strategy={partition_strategy!r}"
         )
-    is_ragged = _is_ragged(ids)
-    if combiner is None and (is_ragged or weights is not None):
+    are_ragged = is_ragged(ids)
+    if combiner is None and (are_ragged or weights is not None):
         raise ValueError(
             "Sparse and ragged ids, and weights, need a combiner. Received: "
             f"ids={ids!r}, weights={weights!r}, combiner=None"
         )
-    if weights is not None and _is_ragged(weights) != is_ragged:
+    if weights is not None and is_ragged(weights) != are_ragged:
         raise ValueError(
             "weights must be ragged or sparse if ids are, and dense otherwise. "
             f"Received: weights={weights!r}, ids={ids!r}"
@@ -106,10 +107,10 @@ def embedding_lookup(
     sizes = _sizes(parts, by_range)
     splits = None
     with tf.name_scope(name):
-        if is_ragged:
-            ids = _as_ragged(ids)
+        if are_ragged:
+            ids = as_ragged(ids)
             splits, ids = tf.cast(ids.row_splits, tf.int64), ids.values
-            weights = None if weights is None else _as_ragged(weights).values
+            weights = None if weights is None else as_ragged(weights).values
         ids = tf.convert_to_tensor(ids)
         if weights is not None:
             weights = tf.stop_gradient(tf.cast(weights, tf.float32))
@@ -172,20 +173,6 @@ def _sizes(parts, by_range):
             f"{turns} rows. Received: parts of {sizes}"
         )
     return sizes
-
-
-def _is_ragged(ids):
-    return isinstance(ids, tf.SparseTensor | tf.RaggedTensor)
-
-
-def _as_ragged(ids):
-    if isinstance(ids, tf.SparseTensor):
-        # Values may come in any order. If theirs is that of the rows, nothing is moved.
-        ids = tf.sparse.reorder(ids)
-        return tf.RaggedTensor.from_value_rowids(
-            ids.values, ids.indices[:, 0], nrows=ids.dense_shape[0], validate=False
-        )
-    return ids
 
 
 def _gather(part, rows, transfer_dtype):

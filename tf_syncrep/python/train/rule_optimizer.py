@@ -62,7 +62,7 @@ class RuleOptimizer(BaseOptimizer):
         self._values.update(self._constants)
 
     def _operands(self, var):
-        """The inputs of all ops that come before the gradient."""
+        """Returns the inputs of all ops that come before the gradient."""
         slots = {
             name: self.get_slot(var, slot.name)
             for name, slot in self._rule_slots.items()

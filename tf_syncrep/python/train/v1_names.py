@@ -37,7 +37,7 @@ def install_v1_names() -> None:
 
 
 def _v1_train_modules() -> list[ModuleType]:
-    """Every module object that a script may know as `tf.compat.v1.train`.
+    """Returns every module object that a script may know as `tf.compat.v1.train`.
 
     The attribute `tf.compat.v1`, the module `tensorflow.compat.v1` and the `compat.v1`
     inside it are different objects, which are made at the first import. Those that a

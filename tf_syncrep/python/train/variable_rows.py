@@ -8,12 +8,12 @@ from tf_syncrep.python.checkpoint.contents import is_table
 
 
 def is_written_by_rows(variable: Any) -> bool:
-    """Whether a checkpoint reads a variable while training goes on."""
+    """Returns whether a checkpoint reads a variable while training goes on."""
     return is_table(variable) or slice_of(variable) is not None
 
 
 def slice_of(variable: Any) -> Any:
-    """Which part of a table a variable is, as a SaveSliceInfoDef, or None."""
+    """Returns which part of a table a variable is, as a SaveSliceInfoDef, or None."""
     # Some variables have no complete definition; then they are no parts either.
     definition = variable.to_proto()
     if not definition.HasField("save_slice_info_def"):

@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -23,6 +22,7 @@ from tf_syncrep.python.checkpoint.directory import Directory
 from tf_syncrep.python.checkpoint.engine import Calls, Engine, Saving
 from tf_syncrep.python.checkpoint.failures import Failures
 from tf_syncrep.python.checkpoint.progress import Progress
+from tf_syncrep.python.checkpoint.queues import restore_queues, states_of
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.checkpoint.contents import contents_of
 from tf_syncrep.python.keras.checkpoint.position import Position
@@ -246,15 +246,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         if manifest is None:
             self.restored = None
             return None
-        for name, queue in self._queues.items():
-            saved = manifest.state["work_queues"].get(name)
-            if saved is None:
-                raise ValueError(
-                    "`work_queues` must name queues that are in checkpoint "
-                    f"{manifest.number}: {sorted(manifest.state['work_queues'])}. "
-                    f"Received: {name!r}"
-                )
-            queue.restore(np.array(saved, np.int64))
+        restore_queues(self._queues, manifest)
         self.restored = Restored(
             self._engine.directory.prefix(manifest.number),
             int(manifest.state["iterations"]),
@@ -416,10 +408,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         return {
             **self._position.state(rounds),
             "iterations": self._iterations(),
-            "work_queues": {
-                name: [int(x) for x in queue.save()]
-                for name, queue in self._queues.items()
-            },
+            "work_queues": states_of(self._queues),
         }
 
     def _iterations(self) -> int:

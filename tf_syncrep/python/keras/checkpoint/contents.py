@@ -39,7 +39,7 @@ from tf_syncrep.python.embedding import dynamic_lookup
 from tf_syncrep.python.embedding.layout import DynamicSlab
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.compat import trainer
-from tf_syncrep.python.keras.compat.slots import (
+from tf_syncrep.python.keras.optimizer_slots import (
     are_rows,
     slots_by_variable,
     variables_of,

@@ -32,7 +32,7 @@ class _End(tf.keras.callbacks.Callback):
 
 
 def have_checkpoint(callbacks: Any) -> bool:
-    """Whether a Checkpoint is among the callbacks of `fit`, in whatever form."""
+    """Returns whether a Checkpoint is among the callbacks of `fit`, in any form."""
     if isinstance(callbacks, tf.keras.callbacks.CallbackList):
         callbacks = callbacks.callbacks
     return any(isinstance(x, Checkpoint) for x in tf.nest.flatten(callbacks or []))

@@ -29,7 +29,6 @@ these inner optimizers, and it has the `iterations` of the first one.
   each with its variable; none of them is None.
 """
 
-from tf_syncrep.python.keras.compat.builds import before_builds, schedule_of
 from tf_syncrep.python.keras.compat.cancellation import apart_from_closures
 from tf_syncrep.python.keras.compat.executors import isolate_workers
 from tf_syncrep.python.keras.compat.native import (
@@ -38,6 +37,7 @@ from tf_syncrep.python.keras.compat.native import (
     native,
     variables_at_once,
 )
+from tf_syncrep.python.keras.compat.schedules import schedule_of
 from tf_syncrep.python.keras.compat.stock_files import (
     holds_numbered_slots,
     holds_values_of,
@@ -65,7 +65,6 @@ __all__ = [
     "ReceivingOptimizer",
     "SlotOptimizer",
     "apart_from_closures",
-    "before_builds",
     "compiled_by_xla",
     "forget",
     "holds_numbered_slots",

@@ -12,7 +12,7 @@ import tensorflow as tf
 def value_at_call(
     name: str, value: Callable[[], Any], spec: tf.TensorSpec
 ) -> tf.Tensor:
-    """A tensor that has the value of a Python function at each call.
+    """Returns a tensor that has the value of a Python function at each call.
 
     Private: with public functions, each argument has to be there before it is known
     whether what is traced uses it; and TensorFlow sends unused arguments, too.

@@ -6,12 +6,10 @@ Keras 3.10.0 to 3.15.1), `select_data_adapter` in Keras 2 (2.15.0, tf_keras 2.21
 
 from __future__ import annotations
 
-import collections
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 # Private: nothing public tells whether a seed is set without using it up.
@@ -29,11 +27,17 @@ else:
     )
     train_validation_split = _keras_2.train_validation_split
 
-__all__ = ["Adapter", "train_validation_split", "without_optionals"]
+__all__ = [
+    "Adapter",
+    "dataset_of",
+    "is_seeded",
+    "stock_adapter",
+    "train_validation_split",
+]
 
 
 class Adapter:
-    """The data adapter that Keras chooses for some data.
+    """A data adapter that Keras chose, with what its loops ask of one.
 
     Attributes:
         dataset: the batches of one epoch. In Keras 2 those of arrays have no end.
@@ -41,33 +45,16 @@ class Adapter:
             `dataset`.
     """
 
-    def __init__(
-        self,
-        x: Any,
-        y: Any = None,
-        sample_weight: Any = None,
-        *,
-        batch_size: int | None = None,
-        shuffle: Any = False,
-        class_weight: Mapping[int, float] | None = None,
-        steps: int | None = None,
-    ):
-        """Chooses the adapter; the arguments are those of `Model.fit`."""
-        options = {
-            "batch_size": batch_size,
-            "shuffle": shuffle,
-            "class_weight": class_weight,
-            "steps": steps,
-        }
-        data = (x, y, sample_weight)
-        # Functions cannot be kept for other arrays if Keras looks at the values of the
-        # classes, or if a seed is part of the function.
-        is_seeded = shuffle and context.global_seed() is not None
-        if class_weight is None and not is_seeded and _are_arrays(data):
-            self._adapter, self.dataset = _of_arrays(data, options)
-        else:
-            self._adapter = _adapter_of(data, **options)
-            self.dataset = _dataset_of(self._adapter, class_weight)
+    def __init__(self, stock: Any, dataset: Any, steps: int | None):
+        """Wraps what `stock_adapter` and `dataset_of` made of some data.
+
+        Args:
+            stock: Keras' own adapter.
+            dataset: its dataset.
+            steps: how many batches an epoch has, if the caller of `Model.fit` said it.
+        """
+        self._adapter = stock
+        self.dataset = dataset
         self.steps_of_epoch = steps
         if not IS_KERAS_3 and steps is None:
             self.steps_of_epoch = self._adapter.get_size()
@@ -97,14 +84,14 @@ class Adapter:
         self._adapter.on_epoch_end()
 
 
-def _adapter_of(
+def stock_adapter(
     data: tuple[Any, Any, Any],
     batch_size: int | None,
     shuffle: Any,
     class_weight: Mapping[int, float] | None,
     steps: int | None,
 ) -> Any:
-    """Makes Keras' own adapter."""
+    """Makes Keras' own adapter; the arguments are those of `Model.fit`."""
     x, y, sample_weight = data
     is_dataset = isinstance(x, tf.data.Dataset)
     if IS_KERAS_3:
@@ -130,7 +117,13 @@ def _adapter_of(
     )
 
 
-def _dataset_of(adapter: Any, class_weight: Mapping[int, float] | None) -> Any:
+def dataset_of(adapter: Any, class_weight: Mapping[int, float] | None) -> Any:
+    """Makes the dataset of Keras' own adapter.
+
+    Args:
+        adapter: what `stock_adapter` returned.
+        class_weight: the argument of `stock_adapter`.
+    """
     if IS_KERAS_3:
         return adapter.get_tf_dataset()
     dataset = adapter.get_dataset()
@@ -139,64 +132,6 @@ def _dataset_of(adapter: Any, class_weight: Mapping[int, float] | None) -> Any:
     return dataset
 
 
-def _are_arrays(data: tuple[Any, Any, Any]) -> bool:
-    """Returns whether data is nothing but dense arrays and tensors of numbers."""
-    return all(
-        leaf is None
-        or (isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biuf")
-        or isinstance(leaf, tf.Tensor)
-        for leaf in tf.nest.flatten(data)
-    )
-
-
-def _as_tensor(array: Any) -> tf.Tensor:
-    """Makes a tensor of an array, with the dtype that Keras would give it."""
-    is_float = isinstance(array, np.ndarray) and array.dtype.kind == "f"
-    return tf.convert_to_tensor(array, tf.keras.backend.floatx() if is_float else None)
-
-
-# These functions make datasets of arrays. For each of the last sorts of arrays this has
-# the sort, its function, and the adapter that was made when the function was traced.
-_of_sorts: collections.deque[tuple[Any, Callable[..., Any], list[Any]]] = (
-    collections.deque(maxlen=16)
-)
-
-
-def _of_arrays(data: tuple[Any, Any, Any], options: dict[str, Any]) -> tuple[Any, Any]:
-    """Makes the adapter of arrays, and their dataset.
-
-    Keras' adapter traces functions for each dataset. When the coordinator of a cluster
-    traces a function, or forgets one, it waits for every task in turn, and a task that
-    is busy or hangs holds up the whole process. So those functions are traced within
-    another one, whose arguments are the arrays, and which is kept for other arrays of
-    the same shapes.
-    """
-    leaves = tf.nest.flatten(data)
-    arrays = [_as_tensor(leaf) for leaf in leaves if leaf is not None]
-    specs = iter([tf.TensorSpec(array.shape, array.dtype) for array in arrays])
-    sort = tf.nest.map_structure(lambda x: None if x is None else next(specs), data)
-    key = (sort, options)
-    for known, function, adapters in tuple(_of_sorts):
-        if known == key:
-            return adapters[0], function(arrays)
-    adapters: list[Any] = []
-
-    def make(arrays: list[tf.Tensor]) -> Any:
-        rest = iter(arrays)
-        tensors = tf.nest.map_structure(
-            lambda spec: None if spec is None else next(rest), sort
-        )
-        adapters.append(_adapter_of(tensors, **options))
-        return _dataset_of(adapters[-1], None)
-
-    function = tf.function(make, autograph=False)
-    dataset = function(arrays)
-    _of_sorts.append((key, function, adapters))
-    return adapters[0], dataset
-
-
-def without_optionals(batch: Any) -> Any:
-    """Replaces optionals, which Keras 3's adapters use for None, by None."""
-    return tf.nest.map_structure(
-        lambda x: None if isinstance(x, tf.experimental.Optional) else x, batch
-    )
+def is_seeded() -> bool:
+    """Returns whether a global seed is set, without using it up."""
+    return context.global_seed() is not None

@@ -1,7 +1,7 @@
-"""Datasets of workers, and what they contain, which only private names tell."""
+"""Datasets of workers, each made where its number is known."""
 
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -10,10 +10,6 @@ import tensorflow as tf
 # `experimental_get_current_worker_index` works only inside one. And only private names
 # tell how far a worker is with a value without waiting for it.
 from tensorflow.python.distribute.coordinator import coordinator_context, remote_value
-
-# Such ops make workers read in different orders, or different parts; a Python generator
-# may do so as well.
-_PARTS_OR_SHUFFLES = ("Shuffle", "Shard", "Random", "PyFunc", "Sampl")
 
 
 def dataset_of_workers(coordinator: Any, functions: Sequence[Any]) -> Any:
@@ -36,7 +32,7 @@ def dataset_of_workers(coordinator: Any, functions: Sequence[Any]) -> Any:
 
 
 def is_made(iterator: Any) -> bool:
-    """Whether each worker has made its part of an iterator of `dataset_of_workers`.
+    """Returns whether each worker has its part of an iterator of `dataset_of_workers`.
 
     A worker counts that cannot make it, because it failed or is lost, but not one that
     does not answer.
@@ -68,33 +64,3 @@ class _FunctionOfWorkers:
     def __call__(self) -> Any:
         context = coordinator_context.get_current_dispatch_context()
         return self._functions[context.worker_index]()
-
-
-def differs_between_workers(dataset: tf.data.Dataset) -> bool:
-    """Returns whether copies of a dataset may be read in different orders, or in parts.
-
-    It looks at the names of the operations in the dataset. If these are unknown, it
-    returns True.
-    """
-    try:
-        serialized = tf.raw_ops.DatasetToGraphV2(
-            input_dataset=tf.data.experimental.to_variant(dataset),
-            external_state_policy=1,  # state outside the graph does not matter here
-            strip_device_assignment=True,
-        )
-    except tf.errors.OpError:
-        return True
-    graph = tf.compat.v1.GraphDef.FromString(serialized.numpy())
-    return any(
-        part in operation
-        for operation in _operations(graph)
-        for part in _PARTS_OR_SHUFFLES
-    )
-
-
-def _operations(graph: Any) -> Iterator[str]:
-    for node in graph.node:
-        yield node.op
-    for function in graph.library.function:
-        for node in function.node_def:
-            yield node.op

@@ -3,8 +3,7 @@
 All private names here were checked with TensorFlow 2.15.1 and 2.21.0.
 """
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -102,13 +101,6 @@ def _device_outside(tensor: Any) -> str:
         else:
             break
     return tensor.device
-
-
-@contextlib.contextmanager
-def at_the_end_of(graph: Any) -> Iterator[None]:
-    """Makes ops inside depend on nothing but their inputs, and choose no device."""
-    with graph.as_default(), tf.control_dependencies(None), tf.device(None):
-        yield
 
 
 class _Unnoted(set):

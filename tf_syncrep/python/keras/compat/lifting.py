@@ -47,17 +47,3 @@ def scratch_graph() -> Any:
     even if they are made outside its graph (checked with TensorFlow 2.15.1 and 2.21.0).
     """
     return tf.__internal__.FuncGraph("tf_syncrep_scratch").as_default()
-
-
-def variables_outside_of_functions() -> Any:
-    """Returns a context in which variables are made as if before the step.
-
-    It is for a step that knows that it is being traced; in all other cases
-    `outside_of_functions` is needed.
-    """
-
-    def create(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
-        with tf.init_scope():
-            return next_creator(**kwargs)
-
-    return tf.variable_creator_scope(create)

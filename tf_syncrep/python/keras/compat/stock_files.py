@@ -77,7 +77,7 @@ def holds_values_of(slot: tf.Variable, store: Any) -> bool:
 
 
 def _variables_of_optimizers(store):
-    """The groups of a file in which Keras saves the variables of its optimizer."""
+    """Returns the groups of a file in which Keras saves its optimizer's variables."""
     # The file itself is in Keras 3's store, or in h5py's group, which Keras 2 passes.
     file = getattr(store, "h5_file", None) or getattr(store, "file", None)
     found = []

@@ -140,7 +140,7 @@ def _as_json(optimizer: Any) -> Any:
 
 
 def size_as_json(size: int | Dynamic) -> Any:
-    """The size of a table in JSON; `size_from_json` makes an equal size of it."""
+    """Returns a table's size in JSON; `size_from_json` makes an equal size of it."""
     return size.get_config() if isinstance(size, Dynamic) else size
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_syncrep.python.embedding import layout, lookup
+from tf_syncrep.python.embedding.ragged import as_ragged, is_ragged
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.embedding import dynamic_files
 from tf_syncrep.python.keras.embedding.config import (
@@ -301,12 +302,12 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
             for i, x in zip(places, found, strict=True):
                 vectors[i] = tf.cast(x, self.compute_dtype)
         for i, (feature, x) in enumerate(zip(asked, ids, strict=True)):
-            if feature.combiner is None and _is_ragged(x):
-                vectors[i] = _as_ragged(x).with_values(vectors[i])
+            if feature.combiner is None and is_ragged(x):
+                vectors[i] = as_ragged(x).with_values(vectors[i])
         return tf.nest.pack_sequence_as(self._features.configs, vectors)
 
     def get_embedding_tables(self) -> dict[str, Any]:
-        """The values of the tables.
+        """Returns the values of the tables.
 
         Returns:
             NumPy arrays of shape `[vocabulary_size, embedding_dim]`, by the name of the
@@ -455,31 +456,16 @@ def _as_lists(stacking):
     return stacking
 
 
-def _is_ragged(x):
-    return isinstance(x, tf.RaggedTensor | tf.SparseTensor)
-
-
-def _as_ragged(x):
-    """Converts a sparse tensor of ids or weights into a ragged one."""
-    if isinstance(x, tf.SparseTensor):
-        # Values may come in any order. If theirs is that of the rows, nothing is moved.
-        x = tf.sparse.reorder(x)
-        return tf.RaggedTensor.from_value_rowids(
-            x.values, x.indices[:, 0], nrows=x.dense_shape[0], validate=False
-        )
-    return x
-
-
 def _flat_weights(weights, splits, feature):
-    """The weights of ids without their rows; `splits` are those of ragged ids."""
-    if _is_ragged(weights) != (splits is not None):
+    """Returns weights of ids without their rows; `splits` are those of ragged ids."""
+    if is_ragged(weights) != (splits is not None):
         raise ValueError(
             f"Weights of {feature} must be ragged or sparse if its ids are, and dense "
             f"otherwise. Received: weights={weights!r}"
         )
     if splits is None:
         return weights
-    weights = _as_ragged(weights)
+    weights = as_ragged(weights)
     of_weights = tf.cast(weights.row_splits, tf.int64)
     same = tf.raw_ops.Equal(x=splits, y=of_weights, incompatible_shape_error=False)
     message = f"Weights of {feature} must be as many in each row as its ids. Row splits"
@@ -491,11 +477,11 @@ def _flat_weights(weights, splits, feature):
 
 
 def _asked(config, table, ids, weights):
-    """The lookup of a feature in its table."""
+    """Returns the lookup of a feature in its table."""
     combiner = config.table.combiner
     splits = None
-    if _is_ragged(ids):
-        ids = _as_ragged(ids)
+    if is_ragged(ids):
+        ids = as_ragged(ids)
         if ids.ragged_rank != 1 or ids.values.shape.rank != 1:
             raise ValueError(
                 f"Ragged ids of feature {config.name!r} must have shape [batch, None]. "

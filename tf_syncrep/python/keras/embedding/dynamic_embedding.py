@@ -118,11 +118,11 @@ class DynamicEmbedding(GrowingLayer, tf.keras.layers.Layer):
             )
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        """The shape of the vectors; called by Keras."""
+        """Returns the shape of the vectors; called by Keras."""
         return (*input_shape, self.output_dim)
 
     def get_embedding_table(self) -> KeysAndVectors:
-        """The keys and vectors of the table, by ascending key."""
+        """Returns the keys and vectors of the table, by ascending key."""
         return self._growing.read(self.name)
 
     def set_embedding_table(self, table: Any) -> None:
@@ -158,6 +158,6 @@ class DynamicEmbedding(GrowingLayer, tf.keras.layers.Layer):
 
 
 def _key_of(name: str) -> str:
-    """The key of the one table, which is the same for any name of the layer."""
+    """Returns the key of the one table, which is the same for any name of the layer."""
     del name
     return "embeddings"

@@ -162,7 +162,7 @@ class _Layout(tf.train.experimental.PythonState):
             delattr(self._root, _name_of(saved))
 
     def error(self, saved: str) -> ValueError:
-        """The error for parts whose layout must not change."""
+        """Returns the error for parts whose layout must not change."""
         own = saved_layout.described(self._tables.slabs)
         there = saved_layout.described(saved_layout.from_json(saved))
         return ValueError(

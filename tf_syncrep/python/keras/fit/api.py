@@ -374,12 +374,12 @@ def _callback_list(
 
 
 def is_scheduled(model: Any) -> bool:
-    """Whether the steps of a model are scheduled on workers."""
+    """Returns whether the steps of a model are scheduled on workers."""
     return isinstance(model.distribute_strategy, tf.distribute.ParameterServerStrategy)
 
 
 def _is_due(epoch: int, validation_freq: int | Sequence[int]) -> bool:
-    """Whether to validate after an epoch; epochs count from 0."""
+    """Returns whether to validate after an epoch; epochs count from 0."""
     if isinstance(validation_freq, int):
         return (epoch + 1) % validation_freq == 0
     return epoch + 1 in validation_freq

@@ -28,7 +28,7 @@ class Arrivals:
         self._size = 0
 
     def __len__(self) -> int:
-        """How many results are in the queue, whether they have arrived or not."""
+        """Returns how many results are in the queue, arrived or not."""
         return self._size
 
     def append(self, item: tuple[int, Any]) -> None:

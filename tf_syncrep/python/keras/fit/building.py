@@ -9,10 +9,7 @@ import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.compat import trainer
-from tf_syncrep.python.keras.compat.lifting import (
-    scratch_graph,
-    variables_outside_of_functions,
-)
+from tf_syncrep.python.keras.compat.lifting import scratch_graph
 from tf_syncrep.python.keras.fit import checks
 from tf_syncrep.python.keras.fit.step import inlined
 from tf_syncrep.python.keras.parts import optimizers_of
@@ -76,8 +73,12 @@ def _trace(model: Any, step: str, batch: Any) -> None:
     made, outside of their graph; optimizers do nothing else.
     """
 
+    def create_outside(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+        with tf.init_scope():
+            return next_creator(**kwargs)
+
     def step_on(batch: Any) -> Any:
-        with variables_outside_of_functions(), inlined(model):
+        with tf.variable_creator_scope(create_outside), inlined(model):
             return getattr(model, step)(batch)
 
     replaced: list[tuple[Any, str, Callable[..., Any]]] = [
@@ -96,7 +97,7 @@ def _trace(model: Any, step: str, batch: Any) -> None:
 
 
 def _building_only(optimizer: Any) -> tuple[str, Callable[..., Any]]:
-    """The name of the method that applies gradients, and one that only builds."""
+    """Returns the name of the method for gradients, and one that only builds."""
     build = _outside(functools.partial(_build, optimizer))
 
     def apply(grads, trainable_variables=()):

@@ -10,7 +10,8 @@ from absl import logging
 
 from tf_syncrep.python.data.work_queue import WorkQueue, queues_used
 from tf_syncrep.python.keras.compat import datasets
-from tf_syncrep.python.keras.compat.data_adapters import Adapter, without_optionals
+from tf_syncrep.python.keras.compat.data_adapters import Adapter
+from tf_syncrep.python.keras.fit.adapters import without_optionals
 from tf_syncrep.python.keras.fit.sizes import Sizes
 
 NO_BATCHES = "`{}` must have a batch. Received: an empty dataset"
@@ -64,7 +65,7 @@ class Batches(abc.ABC):
         """Yields the executions of one epoch, from a step on."""
 
     def signature(self, size: int) -> tuple[Any, ...] | None:
-        """The specs of an execution's arguments; None if the arguments tell them."""
+        """Returns the specs of an execution's arguments; None if these tell them."""
         del size
         return None
 
@@ -121,7 +122,7 @@ class SentBatches(Batches):
         return without_optionals(batch)
 
     def executions(self, sizes: Sizes, first_step: int = 0) -> Iterator[Scheduled]:
-        """The executions of one epoch, from a step on."""
+        """Yields the executions of one epoch, from a step on."""
         if not self._has_batch():
             raise ValueError(NO_BATCHES.format(self.argument))
         limit, first = self._steps_of_epoch, first_step
@@ -152,7 +153,7 @@ class SentBatches(Batches):
             self._adapter.end_epoch()
 
     def _has_batch(self) -> bool:
-        """Whether there is a batch; goes back to the first one if all were read."""
+        """Returns whether there is a batch; goes back to the first if all were read."""
         if not self._is_reading:
             self._is_reading = True
             self._adapter.begin_epoch()
@@ -166,7 +167,7 @@ class SentBatches(Batches):
         return False
 
     def signature(self, size: int) -> tuple[Any, ...]:
-        """The specs of the dataset, in which the size of a batch may be unknown.
+        """Returns the specs of the dataset, in which a batch's size may be unknown.
 
         The function must not be traced for each size: Keras weighs losses by the size
         of the batch if the trace knows it.
@@ -190,7 +191,7 @@ class WorkersBatches(Batches):
         self._steps_of_epoch = self.num_steps = num_steps
 
     def executions(self, sizes: Sizes, first_step: int = 0) -> Iterator[Scheduled]:
-        """The executions of one epoch, from a step on."""
+        """Yields the executions of one epoch, from a step on."""
         first = first_step
         while first < self._steps_of_epoch:
             size = sizes.next(self._steps_of_epoch - first)
@@ -220,7 +221,7 @@ class DatasetHere:
         return self._functions[0].structured_outputs.element_spec
 
     def has_end(self) -> bool:
-        """Whether each worker's dataset may have an end."""
+        """Returns whether each worker's dataset may have an end."""
         return bool(self._queues) or all(
             int(dataset.cardinality()) != int(tf.data.INFINITE_CARDINALITY)
             for dataset in self._made()

@@ -54,7 +54,7 @@ class Ends:
         return self._num_workers - len(self._ended)
 
     def num_wanted(self) -> int:
-        """How many executions to schedule now; they count as under way."""
+        """Returns how many executions to schedule now; they count as under way."""
         if self.is_over:
             return 0
         if not self._ended:

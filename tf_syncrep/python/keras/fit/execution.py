@@ -150,7 +150,7 @@ class Execution:
         return returned
 
     def told(self, fetched: tuple[Any, list[Any]]) -> tuple[int, ...]:
-        """The numbers that a call returns about itself."""
+        """Returns the numbers that a call returns about itself."""
         return tuple(int(x) for x in fetched[0][: self._num_told])
 
     def take(self, fetched: tuple[Any, list[Any]]) -> Any:
@@ -174,7 +174,7 @@ class Execution:
 
 
 def _spec(leaf: Any) -> Any:
-    """The spec of a leaf that consists of several tensors, and 0 for any other."""
+    """Returns the spec of a leaf that has several tensors, and 0 for any other."""
     (*_, part) = tf.nest.flatten(leaf, expand_composites=True)
     return 0 if part is leaf else tf.type_spec_from_value(leaf)
 
@@ -205,7 +205,7 @@ class Result:
         self._is_over = True
 
     def told(self) -> tuple[int, ...] | None:
-        """The numbers that the execution, once it has ended, returned about itself.
+        """Returns the numbers that the execution, which has ended, told about itself.
 
         None if it failed.
         """

@@ -8,8 +8,7 @@ from absl import logging
 
 from tf_syncrep.python.data.work_queue import WorkQueue
 from tf_syncrep.python.keras.cluster import num_tasks
-from tf_syncrep.python.keras.compat import datasets
-from tf_syncrep.python.keras.compat.data_adapters import Adapter
+from tf_syncrep.python.keras.fit.adapters import adapter_of
 from tf_syncrep.python.keras.fit.data import (
     NO_BATCHES,
     Batches,
@@ -19,6 +18,7 @@ from tf_syncrep.python.keras.fit.data import (
     endless,
 )
 from tf_syncrep.python.keras.fit.passes import WorkersPasses
+from tf_syncrep.python.keras.fit.reading_order import differs_between_workers
 
 
 def training_batches(
@@ -31,7 +31,7 @@ def training_batches(
     class_weight: Mapping[int, float] | None,
     steps_per_epoch: int | None,
 ) -> tuple[Batches, Callable[[], Any]]:
-    """The batches to train on, and a function that reads the first one here."""
+    """Returns the batches to train on, and a function that reads the first one here."""
     if steps_per_epoch is not None and steps_per_epoch < 1:
         raise ValueError(
             f"steps_per_epoch must be at least 1. "
@@ -39,7 +39,7 @@ def training_batches(
         )
 
     def weighed(dataset: tf.data.Dataset) -> tf.data.Dataset:
-        return Adapter(dataset, y, sample_weight, class_weight=class_weight).dataset
+        return adapter_of(dataset, y, sample_weight, class_weight=class_weight).dataset
 
     if callable(x):
 
@@ -75,7 +75,7 @@ def training_batches(
         batches = WorkersBatches(iterator, steps_per_epoch, dataset.element_spec)
         return batches, lambda: first_batch(dataset)
 
-    adapter = Adapter(
+    adapter = adapter_of(
         read_ahead(x),
         y,
         sample_weight,
@@ -99,11 +99,11 @@ def evaluation_batches(
     steps: int | None,
     names: tuple[str, str] = ("x", "steps"),
 ) -> SentBatches:
-    """The batches to evaluate on; `names` are those of `x` and `steps` in errors."""
+    """Returns batches for evaluation; errors call `x` and `steps` by `names`."""
     if callable(x):
         # The function is told that there is one pipeline, which reads all data.
         x = made_by(x, tf.distribute.InputContext())
-    adapter = Adapter(
+    adapter = adapter_of(
         read_ahead(x), y, sample_weight, batch_size=batch_size, steps=steps
     )
     refuse_empty(adapter.num_batches, names[0])
@@ -155,7 +155,7 @@ def made_by(
 def _say_that_all_read_all(dataset: tf.data.Dataset) -> None:
     """Warns once in a process that workers read the same data in the same order."""
     num_workers = num_tasks("worker")
-    if num_workers > 1 and not datasets.differs_between_workers(dataset):
+    if num_workers > 1 and not differs_between_workers(dataset):
         logging.log_first_n(
             logging.WARNING,
             "Each of the %d workers reads the whole dataset, in the same order: it "

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 
 def are_alike(results: Sequence[Any]) -> bool:
-    """Whether all outputs of steps are tensors that differ only in the batch's size."""
+    """Returns whether outputs of steps are tensors that differ in batch sizes alone."""
     return all(
         isinstance(x, tf.Tensor) and x.shape.rank and x.shape[1:].is_fully_defined()
         for x in tf.nest.flatten(list(results))

@@ -51,7 +51,7 @@ class Metrics:
         self._here: list[tf.Tensor] = []
 
     def has_variables_of(self, other: "Metrics") -> bool:
-        """Whether the variables are the same."""
+        """Returns whether the variables are the same."""
         return self._owners.keys() == other._owners.keys()
 
     def steps_on(self, handles: Sequence[tf.Tensor]) -> Any:
@@ -78,7 +78,7 @@ class Metrics:
         return handles
 
     def values(self, handles: Sequence[tf.Tensor]) -> tf.Tensor:
-        """The values of the variables in one vector."""
+        """Returns the values of the variables in one vector."""
         values = [
             tf.reshape(tf.cast(_read(handle, variable), tf.float64), [-1])
             for handle, variable in zip(handles, self._variables, strict=True)
@@ -149,7 +149,7 @@ NO_METRICS = Metrics({})
 
 
 def metrics_of(model: Any, num_workers: int) -> Metrics:
-    """The metrics of a model, and of models in it, that are sums.
+    """Returns the metrics of a model, and of models in it, that are sums.
 
     Raises:
         ValueError: a metric declares that it is no sum, and there are several workers.
@@ -241,7 +241,7 @@ class Results:
 
 
 def _is_sum(variable: Any) -> bool:
-    """Whether the replicas' values of a metric's variable are to be added up."""
+    """Returns whether replicas' values of a metric's variable are to be added up."""
     kinds = ("sum", tf.VariableAggregation.SUM)
     return getattr(variable, "aggregation", "sum") in kinds
 
@@ -251,7 +251,7 @@ def _read(handle: tf.Tensor, variable: Any) -> tf.Tensor:
 
 
 def _reads(handles: Sequence[tf.Tensor]) -> dict[tf.Operation, int]:
-    """The ops that read variables, each with the variable's number."""
+    """Returns the ops that read variables, each with the variable's number."""
     return {
         op: i
         for i, handle in enumerate(handles)
@@ -261,7 +261,7 @@ def _reads(handles: Sequence[tf.Tensor]) -> dict[tf.Operation, int]:
 
 
 def _made_of(reads: Iterable[tf.Operation]) -> set[tf.Operation]:
-    """The ops whose outputs depend on what was read, and the reads themselves."""
+    """Returns the ops whose outputs depend on what was read, and the reads."""
     found = [*reads]
     seen = {*found}
     for op in found:
@@ -273,7 +273,7 @@ def _made_of(reads: Iterable[tf.Operation]) -> set[tf.Operation]:
 
 
 def _is_addition(x: tf.Tensor, handle: tf.Tensor, state: set[tf.Operation]) -> bool:
-    """Whether a value is a variable's, plus terms that do not depend on it."""
+    """Returns whether a value is a variable's, plus terms that do not depend on it."""
     if x.op.type == "ReadVariableOp":
         return x.op.inputs[0].name == handle.name
     holding = [i for i, y in enumerate(x.op.inputs) if y.op in state]

@@ -48,7 +48,7 @@ class WorkersPasses(Batches):
         self._iterator = iter(self._datasets)
 
     def is_made(self) -> bool:
-        """Whether all workers have made the data of this pass, or were waited for.
+        """Returns whether all workers have this pass's data, or were waited for.
 
         A worker that does not answer is waited for in a single pass of all.
         """
@@ -58,7 +58,7 @@ class WorkersPasses(Batches):
         return False
 
     def has_left(self, some_are_lost: bool) -> bool:
-        """Whether another pass is needed to end the epoch.
+        """Returns whether another pass is needed to end the epoch.
 
         Args:
             some_are_lost: whether workers, and what they were reading, were lost in the

@@ -17,7 +17,7 @@ _EVERY_SECS = 5.0
 
 
 def has_progress_bar(verbose: str | int) -> bool:
-    """Whether to show Keras' own progress bar, or its line for an epoch.
+    """Returns whether to show Keras' own progress bar, or its line for an epoch.
 
     A bar that redraws needs a terminal, or a notebook. Elsewhere Keras would show
     nothing until an epoch has ended, and then write codes that only terminals

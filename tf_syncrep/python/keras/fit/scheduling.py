@@ -66,7 +66,7 @@ class ScheduledSteps:
             yield
 
     def sizes(self, kind: str, batches: Batches, callbacks: Any) -> Sizes:
-        """How many steps are made in one execution, and told to callbacks at once."""
+        """Returns how many steps an execution has, and callbacks hear of at once."""
         if kind not in self._sizes:
             per_call = trainer.steps_per_execution(self._model)
             if isinstance(per_call, int):
@@ -164,7 +164,7 @@ class ScheduledSteps:
         return Result(self.coordinator, function, tuple(args))
 
     def _window(self) -> int:
-        """How many executions are scheduled at once.
+        """Returns how many executions are scheduled at once.
 
         There are twice as many as workers, so that none is idle while results are
         taken. All gradients that a gate waits for must be among them.
@@ -176,7 +176,7 @@ class ScheduledSteps:
         return self._num_workers + max(sizes)
 
     def _functions(self, kind: str, batches: Batches) -> _Functions:
-        """The functions for a kind of steps, reused for as long as nothing changes."""
+        """Returns the functions for a kind of steps, kept until something changes."""
         step = getattr(self._model, f"{kind}_step")
         key = (
             step,
@@ -217,7 +217,7 @@ class _Functions:
         self._by_size: dict[int, Execution] = {}
 
     def of(self, size: int, batches: Batches) -> Execution:
-        """The function of so many steps, which is made when it is first needed."""
+        """Returns the function of so many steps, made when it is first needed."""
         if size not in self._by_size:
             self._by_size[size] = Execution(
                 self._step,

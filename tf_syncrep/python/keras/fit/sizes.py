@@ -42,7 +42,7 @@ class Sizes:
         self._num_in_call = 0
 
     def next(self, num_left: int | None = None) -> int:
-        """The number of steps of the next execution."""
+        """Returns the number of steps of the next execution."""
         size = self.per_call - self._num_in_call
         if num_left is not None:
             size = min(size, num_left)
@@ -105,7 +105,7 @@ class AutoSizes(Sizes):
 
 
 def hear_of_batches(callbacks: Iterable[Any], kind: str) -> bool:
-    """Whether a callback that is neither Keras' nor ours has a hook for batches."""
+    """Returns whether a callback, neither Keras' nor ours, has a hook for batches."""
     hooks = [f"on_{kind}_batch_{end}" for end in ("begin", "end")]
     base = tf.keras.callbacks.Callback
     for callback in callbacks:

@@ -77,7 +77,7 @@ class Step:
             return tf.nest.map_structure(_as_tensor, result)
 
     def of_all(self, results: list[Any]) -> Any:
-        """The common result of several steps: the last one's, or all predictions.
+        """Returns the result of several steps: the last one's, or all predictions.
 
         Predictions are a list. They are joined here where the graph shows that they
         can be, so that less is fetched.

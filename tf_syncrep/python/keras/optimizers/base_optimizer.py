@@ -122,7 +122,7 @@ class BaseOptimizer(compat.SlotOptimizer):
             self._rounding_counts = counts
 
     def rounding_of(self, variable: Any) -> StochasticRounding | None:
-        """How a variable is rounded; None for rounding to nearest.
+        """Returns how a variable is rounded; None for rounding to nearest.
 
         Returns:
             The ops' rounding arguments, with the count's handle.

@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.builds import before_builds
 from tf_syncrep.python.keras.optimizers.adagrad import Adagrad
 from tf_syncrep.python.keras.optimizers.adam_async import AdamAsync
 from tf_syncrep.python.keras.optimizers.ftrl import FTRL
@@ -190,7 +191,7 @@ def refuse_other_optimizers() -> None:
 
     Otherwise the model's optimizer would silently train these tables, too.
     """
-    compat.before_builds(_refuse)
+    before_builds(_refuse)
 
 
 def _refuse(optimizer: Any, variables: Sequence[Any]) -> None:

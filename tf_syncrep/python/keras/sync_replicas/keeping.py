@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tf_syncrep.python.checkpoint.contents import is_table
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.compat.slots import trainer_of
+from tf_syncrep.python.keras.optimizer_slots import trainer_of
 from tf_syncrep.python.keras.optimizers.base_optimizer import BaseOptimizer
 from tf_syncrep.python.keras.tables.stacked_tables import is_part
 from tf_syncrep.python.ops import checkpoint_ops

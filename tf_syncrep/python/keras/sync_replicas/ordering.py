@@ -84,7 +84,7 @@ def use_resources_after(
 
 
 def one_of_each_task(gradients: Sequence[Any]) -> list[tf.Operation]:
-    """The ops that take gradients from accumulators, one of each task.
+    """Returns the ops that take gradients from accumulators, one of each task.
 
     Args:
         gradients: what was taken in the function that is being traced, tensors and

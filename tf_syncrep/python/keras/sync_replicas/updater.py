@@ -381,7 +381,7 @@ class _Request:
 
 
 def _built(build: Callable[[], None]) -> list[tf.Operation]:
-    """The ops that a function builds in another one, which is being traced."""
+    """Returns the ops that a function builds in another one, which is being traced."""
     graph = tf.compat.v1.get_default_graph()
     num_before = len(graph.get_operations())
     build()

@@ -156,7 +156,7 @@ class DynamicTables(StackedTables):
         return table_ops.table_index(tables, counted=True)
 
     def parts(self, slab: DynamicSlab) -> list[Part]:
-        """The variables and the index of each part of a slab."""
+        """Returns the variables and the index of each part of a slab."""
         return [
             Part(*map(compat.native, variables), index)
             for *variables, index in zip(
@@ -169,11 +169,11 @@ class DynamicTables(StackedTables):
         ]
 
     def trained(self, slab: DynamicSlab) -> list[Any]:
-        """The variables with a slab's vectors, as Keras has them."""
+        """Returns the variables with a slab's vectors, as Keras has them."""
         return list(self._vectors[slab.name])
 
     def all_variables(self) -> list[Any]:
-        """All variables, as Keras has them: each part's vectors, keys and uses."""
+        """Returns all variables, as Keras has them: parts' vectors, keys and uses."""
         return [
             variable
             for slab in self.slabs
@@ -303,7 +303,7 @@ class DynamicTables(StackedTables):
         part.uses.assign(tf.where(is_own[:, tf.newaxis], 0, part.uses))
 
     def stats(self) -> dict[str, dict[str, int]]:
-        """The sums of all parts' counters, by the table's name and the counter's."""
+        """Returns the sums of all parts' counters, by names of table and counter."""
         found: dict[str, dict[str, int]] = {}
         for slab in self.slabs:
             of_parts = []
@@ -316,7 +316,7 @@ class DynamicTables(StackedTables):
         return found
 
     def rows_of(self, name: str) -> Rows:
-        """The rows in use of a table, by ascending key."""
+        """Returns the rows in use of a table, by ascending key."""
         slab, table = self._slab_of[name], self.by_name[name]
         of_parts = []
         for part_number, part in enumerate(self.parts(slab)):
@@ -337,7 +337,7 @@ class DynamicTables(StackedTables):
         return Rows(*(x[order] for x in whole))
 
     def resting_rows(self, slab: DynamicSlab, part: Part) -> np.ndarray:
-        """The rows of a part that were removed, but are not free yet."""
+        """Returns the rows of a part that were removed, but are not free yet."""
         if not any(self.sizes[table.name].evicts for table in slab.tables):
             return np.zeros([0], np.int32)
         with tf.device(part.uses.device):
@@ -347,7 +347,7 @@ class DynamicTables(StackedTables):
     def values_of(
         self, name: str, rows: Rows, variables: Sequence[Any] | None = None
     ) -> np.ndarray:
-        """The values of some rows of a table.
+        """Returns the values of some rows of a table.
 
         Args:
             name: the name of the table.
@@ -369,7 +369,7 @@ class DynamicTables(StackedTables):
         return values
 
     def read(self, name: str) -> KeysAndVectors:
-        """The keys and vectors of a table."""
+        """Returns the keys and vectors of a table."""
         rows = self.rows_of(name)
         return KeysAndVectors(rows.keys, self.values_of(name, rows))
 
@@ -478,7 +478,7 @@ class DynamicTables(StackedTables):
         return [part.vectors for part in self.parts(self._slab_of[name])]
 
     def _owners(self, name: str, keys: np.ndarray) -> np.ndarray:
-        """The part that each key belongs to; checks that there is room for all."""
+        """Returns the part of each key; checks that there is room for all."""
         slab, table = self._slab_of[name], self.by_name[name]
         part_numbers = dynamic_lookup.owners(keys, slab.num_parts)
         room = slab.capacity(table)

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.compat.slots import variables_of
+from tf_syncrep.python.keras.optimizer_slots import variables_of
 from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
 from tf_syncrep.python.keras.tables.row_slots import RowSlot, all_row_slots
 from tf_syncrep.python.keras.tables.stacked_tables import tables_with
@@ -173,7 +173,7 @@ _kept: weakref.WeakKeyDictionary[Any, tuple[Any, Maintenance | None]] = (
 
 
 def maintenance_of(model: Any) -> Maintenance | None:
-    """The maintenance of a built model's tables; None if no rows are ever removed."""
+    """Returns the maintenance of a built model's tables; None if no rows ever go."""
     variables = [compat.native(v) for v in model.variables]
     optimizers = _trainers_of(tables_with(DynamicTables, variables))
     slots = [slot for optimizer in optimizers for slot in variables_of(optimizer)]
@@ -186,7 +186,7 @@ def maintenance_of(model: Any) -> Maintenance | None:
 def maintenance_of_update(
     optimizer: Any, variables: Sequence[Any]
 ) -> Maintenance | None:
-    """The maintenance for an optimizer that maintains tables in its own updates.
+    """Returns the maintenance of an optimizer that maintains tables in its updates.
 
     Args:
         optimizer: the optimizer, which is built.
@@ -202,6 +202,6 @@ def _maintenance(variables, optimizers, trained_only=False):
 
 
 def _trainers_of(several):
-    """The optimizers that train some tables, each once."""
+    """Returns the optimizers that train some tables, each once."""
     found = {id(x): x for tables in several for x in trainers_of(tables)}
     return list(found.values())

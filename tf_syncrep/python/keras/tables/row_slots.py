@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.compat.slots import (
+from tf_syncrep.python.keras.optimizer_slots import (
     are_rows,
     innermost_of,
     slots_by_variable,
@@ -116,7 +116,7 @@ def _innermost(optimizers):
 
 
 def _initial_values(optimizer: Any, variable: Any) -> dict[str, float]:
-    """The initial values of an optimizer's slots, as a new optimizer makes them."""
+    """Returns the initial values of an optimizer's slots, as a new one makes them."""
     with tf.init_scope(), tf.device("/device:CPU:0"):
         config = optimizer.get_config()
         # So no schedule is made again, and no rate is read from another process.
@@ -152,7 +152,7 @@ def _refuse_unknown(optimizer, few, slots):
 
 
 def _few_rows(variable):
-    """A small table that an optimizer takes for a part, since it has its name.
+    """Returns a small table that an optimizer takes for a part, since it has its name.
 
     It has a number of rows that nothing else has, and values that tell whether slots
     begin with them.

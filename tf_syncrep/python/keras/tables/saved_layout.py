@@ -39,7 +39,7 @@ def from_json(saved: str) -> list[Slab]:
 
 
 def have_equal_shapes(slabs: Sequence[Slab], others: Sequence[Slab]) -> bool:
-    """Whether the parts of some slabs have the shapes of others' parts, in their order.
+    """Returns whether parts of some slabs have the shapes of others' parts, in order.
 
     Keras' files identify a slot only by its number and shape. With equal shapes, a slot
     would be taken for that of another part.

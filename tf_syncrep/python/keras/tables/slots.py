@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.compat.slots import are_rows, slots_by_variable
+from tf_syncrep.python.keras.optimizer_slots import are_rows, slots_by_variable
 from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables, Rows
 from tf_syncrep.python.keras.tables.stacked_tables import trained_by
 
@@ -66,7 +66,7 @@ def load(optimizer: Any, store: Any) -> bool:
 
 
 def key_of(name: str) -> str:
-    """The name of a table in files, where a slash would separate folders."""
+    """Returns the name of a table in files, where a slash would separate folders."""
     return name.replace("%", "%25").replace("/", "%2F")
 
 
@@ -105,7 +105,7 @@ def _load(optimizer, by_name, store):
 
 
 def _slots(optimizer, all_tables):
-    """The key, tables, name and slots for each table and kind of slot."""
+    """Returns the key, tables, name and slots for each table and kind of slot."""
     found = []
     for number, tables in enumerate(all_tables):
         for name in tables.by_name:
@@ -124,7 +124,7 @@ def _slots(optimizer, all_tables):
 
 
 def _others(optimizer, saved):
-    """The optimizer's variables that belong to no part."""
+    """Returns the optimizer's variables that belong to no part."""
     of_parts = {id(slot) for *_, slots in saved for slot in slots}
     return [x for x in optimizer.variables if id(compat.native(x)) not in of_parts]
 

@@ -36,19 +36,19 @@ class StackedTables:
         self._slab_of = {t.name: slab for slab in self.slabs for t in slab.tables}
 
     def slab_of(self, name: str) -> Any:
-        """The slab that a table is in."""
+        """Returns the slab that a table is in."""
         return self._slab_of[name]
 
     def trained(self, slab: Any) -> list[Any]:
-        """The variables with a slab's vectors, as Keras has them; to be overridden."""
+        """Returns Keras' variables with a slab's vectors; to be overridden."""
         raise NotImplementedError
 
     def all_trained(self) -> list[Any]:
-        """The variables with the vectors of all slabs, as Keras has them."""
+        """Returns the variables with the vectors of all slabs, as Keras has them."""
         return [part for slab in self.slabs for part in self.trained(slab)]
 
     def all_variables(self) -> list[Any]:
-        """All variables, as Keras has them."""
+        """Returns all variables, as Keras has them."""
         return self.all_trained()
 
 
@@ -87,7 +87,7 @@ def tables_with(
 
 
 def trained_by(optimizer: Any) -> list[StackedTables]:
-    """Those tables that an optimizer has slots of, in its order."""
+    """Returns those tables that an optimizer has slots of, in its order."""
     found = {}
     for tables in _made:
         trained = filter(optimizer.has_slots_of, tables.all_trained())
@@ -98,7 +98,7 @@ def trained_by(optimizer: Any) -> list[StackedTables]:
 
 
 def slabs_with_own_optimizers() -> dict[int, Any]:
-    """The slabs that have optimizers of their own.
+    """Returns the slabs that have optimizers of their own.
 
     Returns:
         The slab for the `id` of each of TensorFlow's variables that holds a part of it.
@@ -113,7 +113,7 @@ def slabs_with_own_optimizers() -> dict[int, Any]:
 
 
 def is_part(variable: tf.Variable, kind: type[StackedTables] = StackedTables) -> bool:
-    """Whether a variable has vectors of tables, or of one kind of tables."""
+    """Returns whether a variable has vectors of tables, or of one kind of tables."""
     return any(
         compat.native(part) is variable
         for tables in _made
@@ -137,7 +137,7 @@ class Part(NamedTuple):
 
 
 def parts_of(variables: Sequence[Any]) -> list[Part]:
-    """The places of variables in slabs; any other variable is the part of itself.
+    """Returns the places of variables in slabs; any other one is a part of itself.
 
     Args:
         variables: variables, as Keras has them.

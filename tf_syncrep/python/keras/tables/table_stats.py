@@ -7,19 +7,19 @@ from collections.abc import Callable
 from typing import Any
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.compat.slots import are_rows, slots_by_variable
+from tf_syncrep.python.keras.optimizer_slots import are_rows, slots_by_variable
 from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
 from tf_syncrep.python.keras.tables.stacked_tables import tables_with
 from tf_syncrep.python.keras.tables.trainers import trainers_of
 
 
 def counters_of(model: Any) -> dict[str, dict[str, int]]:
-    """The counters of a model's tables that grow, by their names."""
+    """Returns the counters of a model's tables that grow, by their names."""
     return _of_all(model, DynamicTables.stats)
 
 
 def stats_of(model: Any) -> dict[str, dict[str, int]]:
-    """The counters of a model's tables that grow, with the memory of their rows."""
+    """Returns the counters of a model's tables that grow, with their rows' memory."""
     return _of_all(model, with_memory)
 
 
@@ -38,7 +38,7 @@ def _of_all(
 
 
 def with_memory(tables: DynamicTables) -> dict[str, dict[str, int]]:
-    """The counters of tables, with "vector_bytes" and "slot_bytes" of rows in use.
+    """Returns counters of tables, with "vector_bytes" and "slot_bytes" of rows in use.
 
     A row's key and uses lie beside its vector, and count as a part of it.
     """
@@ -55,7 +55,7 @@ def with_memory(tables: DynamicTables) -> dict[str, dict[str, int]]:
 
 
 def _slot_bytes(tables: DynamicTables) -> dict[int, int]:
-    """The bytes of the slots of a row, by the `id` of the part that it is in."""
+    """Returns the bytes of the slots of a row, by the `id` of its part."""
     trained = tables.all_trained()
     slots: dict[int, dict[int, Any]] = {id(compat.native(x)): {} for x in trained}
     for optimizer in trainers_of(tables):

@@ -62,11 +62,11 @@ class Tables(StackedTables):
         note_made(self)
 
     def parts(self, slab: layout.Slab) -> list[tf.Variable]:
-        """The variables that hold a slab."""
+        """Returns the variables that hold a slab."""
         return [compat.native(part) for part in self._parts[slab.name]]
 
     def trained(self, slab: layout.Slab) -> list[Any]:
-        """The variables that hold a slab, as Keras has them."""
+        """Returns the variables that hold a slab, as Keras has them."""
         return list(self._parts[slab.name])
 
     @property
@@ -110,7 +110,7 @@ class Tables(StackedTables):
         return lookup.look_up_by_slab(self.slabs, features, look_up_in)
 
     def as_tensor(self, slab: layout.Slab) -> tf.Tensor:
-        """All rows of a slab, through which gradients flow to its parts.
+        """Returns all rows of a slab, through which gradients flow to its parts.
 
         Returns:
             A tensor of shape `[num_rows, width]`, cast as Keras casts variables.
@@ -121,7 +121,7 @@ class Tables(StackedTables):
         return tf.reshape(tf.dynamic_stitch(rows, parts), [slab.num_rows, slab.width])
 
     def read(self, name: str, slots: Sequence[tf.Variable] | None = None) -> np.ndarray:
-        """The values of a table.
+        """Returns the values of a table.
 
         Args:
             name: the name of the table.
@@ -266,7 +266,7 @@ def _initializer(slab, part_number, initializers):
 
 
 def _are_for_our_ops(parts, training):
-    """Whether this package's ops can look up in these variables, and are worth it.
+    """Returns whether our ops can look up in these variables, and are worth it.
 
     An exported model is traced without training and outside replicas, and is served by
     programs that may not have our ops. Neither XLA nor GPUs have them. In one process a

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.builds import before_builds
 from tf_syncrep.python.keras.tables.row_slots import refuse_unfit
 
 if TYPE_CHECKING:
@@ -26,11 +27,11 @@ def note_trainers(tables: DynamicTables) -> None:
     One whose slots of a row cannot begin anew is refused then.
     """
     _trainers[tables] = weakref.WeakSet()
-    compat.before_builds(note_trainer)
+    before_builds(note_trainer)
 
 
 def trainers_of(tables: DynamicTables) -> list[Any]:
-    """The optimizers that were built to train tables, and ours around them."""
+    """Returns the optimizers that were built to train tables, and ours around them."""
     return list(_trainers.get(tables, ()))
 
 

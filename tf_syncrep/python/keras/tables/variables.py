@@ -15,7 +15,7 @@ CASTING: dict[str, Any] = {} if compat.IS_KERAS_3 else {"experimental_autocast":
 
 
 def num_parts() -> int:
-    """How many parts tables have here: one for each parameter server."""
+    """Returns how many parts tables have here: one for each parameter server."""
     strategy = tf.distribute.get_strategy()
     if not isinstance(strategy, tf.distribute.ParameterServerStrategy):
         return 1
@@ -23,5 +23,5 @@ def num_parts() -> int:
 
 
 def part_name(slab: Slab | DynamicSlab, part_number: int) -> str:
-    """The name of a part's variable."""
+    """Returns the name of a part's variable."""
     return f"{slab.name}_{part_number}" if slab.num_parts > 1 else slab.name

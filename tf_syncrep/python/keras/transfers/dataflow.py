@@ -48,7 +48,7 @@ class Dataflow:
                 self.levels[later] = max(self.levels[later], level)
 
     def number(self, op: tf.Operation) -> int | None:
-        """The number of an op; None for an op that is not in the dataflow."""
+        """Returns the number of an op; None for an op that is not in the dataflow."""
         return self._numbers.get(op)
 
     def add_node(self, before: Iterable[int], after: Iterable[int]) -> int:
@@ -65,7 +65,7 @@ class Dataflow:
             self._after[node].update(after)
 
     def comes_before(self, sources: Iterable[int], targets: Iterable[int]) -> bool:
-        """Whether a target is one of the sources, or comes after one of them."""
+        """Returns whether a target is one of the sources, or comes after one."""
         targets = set(targets)
         found = [*sources]
         seen = {*found}
@@ -102,7 +102,7 @@ class Dataflow:
 
 
 def resource_of(handle: tf.Tensor) -> tuple[tf.Operation, int]:
-    """The op and output that a handle comes from, the same for all handles of it."""
+    """Returns the op and output that a handle comes from, one for all its handles."""
     while handle.op.type == "Identity":
         handle = handle.op.inputs[0]
     return handle.op, handle.value_index

@@ -56,7 +56,7 @@ def read_rows_early(graph: Any, steps: Sequence[Sequence[tf.Operation]]) -> None
 
 
 def _writes(ops: Sequence[tf.Operation]) -> _Writes:
-    """The ops that may change a resource, for each resource."""
+    """Returns the ops that may change a resource, for each resource."""
     found: _Writes = {}
     for op in ops:
         if op.type != _LOOKUP and not graph_edges.only_reads(op):

@@ -16,21 +16,21 @@ _GRADIENT = "Syncrep>EmbeddingCombineGrad"
 
 
 def is_of_lookup(tensor: tf.Tensor) -> bool:
-    """Whether a tensor has the rows that a lookup has found."""
+    """Returns whether a tensor has the rows that a lookup has found."""
     tensor = _origin(tensor)
     op = tensor.op
     return op.type in _LOOKUPS and tensor.value_index == len(op.outputs) - 1
 
 
 def can_bring_others(tensor: tf.Tensor) -> bool:
-    """Whether a tensor has rows, and their op can leave room in front of them."""
+    """Returns whether a tensor has rows whose op can leave room in front of them."""
     has_rows = is_of_lookup(tensor) or _origin(tensor).op.type == _GRADIENT
     # The room is counted in rows.
     return has_rows and tensor.shape.rank == 2 and bool(tensor.shape[1])
 
 
 def _origin(tensor: tf.Tensor) -> tf.Tensor:
-    """The tensor itself, or the one that is passed on as this one after checks."""
+    """Returns the tensor, or the one that is passed on as this one after checks."""
     while tensor.op.type == "Identity":
         tensor = tensor.op.inputs[0]
     return tensor

@@ -43,7 +43,7 @@ class Tasks:
         self._of_ops: dict[tf.Operation, str] = {}
 
     def __call__(self, op: tf.Operation) -> str:
-        """The task of an op."""
+        """Returns the task of an op."""
         if op not in self._of_ops:
             task = self._parse(op.device)
             # An op runs where the resource is that it uses.
@@ -58,12 +58,12 @@ class Tasks:
         return self._of_ops[op]
 
     def of_resource(self, handle: tf.Tensor) -> str:
-        """The task that a resource is on."""
+        """Returns the task that a resource is on."""
         device = self._devices.get((handle.op, handle.value_index))
         return self(handle.op) if device is None else self._parse(device)
 
     def _parse(self, device: str) -> str:
-        """The task of a device; the worker, unless the device is a server's."""
+        """Returns the task of a device; the worker, unless the device is a server's."""
         if device not in self._parsed:
             found = re.search(r"/job:ps/(?:replica:(\d+)/)?task:(\d+)", device)
             self._parsed[device] = (

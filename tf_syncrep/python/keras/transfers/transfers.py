@@ -159,7 +159,8 @@ class _Transfers:
         """Joins tensors into messages."""
         self._join_levels()
         self._send_by_worker()
-        with graph_edges.at_the_end_of(self._graph):
+        # The ops made here depend on nothing but their inputs.
+        with self._graph.as_default(), tf.control_dependencies(None), tf.device(None):
             for (_, task), use in self._constants.items():
                 with tf.device(task):
                     value = tf.constant(tf.get_static_value(use.tensor))
@@ -205,7 +206,7 @@ class _Transfers:
             self._messages.append(message)
 
     def _brings_others(self, tensor: tf.Tensor, origin: str, target: str) -> bool:
-        """Whether a tensor has rows that can bring other tensors along to a task."""
+        """Returns whether a tensor has rows that can bring others along to a task."""
         if not rows.can_bring_others(tensor) or WORKER not in (origin, target):
             return False
         if rows.is_of_lookup(tensor) and not self._lookups_wait:
@@ -290,7 +291,7 @@ class _Transfers:
         return False
 
     def _depend(self, some: Iterable[int], others: Iterable[int]) -> bool:
-        """Whether nodes come before others, or after them."""
+        """Returns whether nodes come before others, or after them."""
         some, others = [*some], [*others]
         flow = self._flow
         return flow.comes_before(some, others) or flow.comes_before(others, some)
@@ -337,7 +338,7 @@ def _can_be_joined(tensor: tf.Tensor) -> bool:
 
 
 def _is_constant(tensor: tf.Tensor) -> bool:
-    """Whether a tensor is small, has a static value, and waits for nothing."""
+    """Returns whether a tensor is small, has a static value, and waits for nothing."""
     if tensor.shape.num_elements() > _LARGEST_CONSTANT:
         return False
     if tf.get_static_value(tensor) is None:

@@ -89,7 +89,7 @@ def _slots_by_table(tables: list[Any]) -> dict[int, list[Any]]:
 
 
 def _piece_of(group: list[Any]) -> Piece:
-    """The piece that a group holds: the rows of a table, or of a part of it."""
+    """Returns the piece that a group holds: the rows of a table, or of a part of it."""
     parts = [slice_of(variable) for variable in group]
     num_rows = group[0].shape.as_list()[0]
     if parts[0] is None:

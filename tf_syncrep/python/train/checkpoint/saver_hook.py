@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.compat.v1 import logging
 
@@ -22,6 +21,7 @@ from tf_syncrep.python.checkpoint.directory import Directory
 from tf_syncrep.python.checkpoint.engine import Engine, Saving
 from tf_syncrep.python.checkpoint.failures import Failures
 from tf_syncrep.python.checkpoint.progress import Progress
+from tf_syncrep.python.checkpoint.queues import restore_queues, states_of
 from tf_syncrep.python.checkpoint.session_calls import SessionCalls
 from tf_syncrep.python.ops import sync_gate_ops
 from tf_syncrep.python.train.checkpoint.contents import contents_of_graph
@@ -289,10 +289,7 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         def state() -> dict[str, Any]:
             return {
                 "global_step": int(session.run(self._step)),
-                "work_queues": {
-                    name: [int(x) for x in queue.save(session)]
-                    for name, queue in self._queues.items()
-                },
+                "work_queues": states_of(self._queues, session),
             }
 
         try:
@@ -313,15 +310,7 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         manifest = self._engine.restore(self._contents)
         step = int(session.run(self._step))
         if manifest is not None:
-            for name, queue in self._queues.items():
-                saved = manifest.state["work_queues"].get(name)
-                if saved is None:
-                    raise ValueError(
-                        "`work_queues` must name queues that are in checkpoint "
-                        f"{manifest.number}: {sorted(manifest.state['work_queues'])}. "
-                        f"Received: {name!r}"
-                    )
-                queue.restore(np.array(saved, np.int64), session)
+            restore_queues(self._queues, manifest, session)
             self.restored = self._directory.prefix(manifest.number)
             logging.warning(
                 "Training goes on from %s, at global step %d: as far as the chief has "

@@ -156,7 +156,7 @@ class _Request:
 
 
 def _has_failed(coord: Any) -> bool:
-    """Whether a coordinator was stopped by an error, and not by the end of training."""
+    """Returns whether a coordinator was stopped by an error, not by the end."""
     try:
         coord.raise_requested_exception()
     except Exception:

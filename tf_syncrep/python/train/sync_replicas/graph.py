@@ -422,7 +422,7 @@ def _one_of(predicate, device, if_true, if_false) -> tf.Tensor:
 
 
 def _read(variable) -> tf.Tensor:
-    """The variable's value once the control dependencies are met, ref or resource."""
+    """Returns a variable's value once control dependencies are met, ref or resource."""
     return variable.read_value()
 
 

@@ -396,14 +396,14 @@ class SyncReplicasOptimizer(_StockOptimizer):
         return gate_stats.to_dict(*session.run(stats_op))
 
     def _ops(self, who_should: str) -> SyncReplicasOps:
-        """The ops of the last `apply_gradients`; raises an error if there was none."""
+        """Returns the ops of the last `apply_gradients`; raises if there was none."""
         if self._built is None:
             raise ValueError(f"{who_should} be called after apply_gradients().")
         return self._built
 
 
 def optimizers_of_graph() -> list[SyncReplicasOptimizer]:
-    """The optimizers whose `apply_gradients` was called in the default graph."""
+    """Returns optimizers whose `apply_gradients` was called in the default graph."""
     return tf.compat.v1.get_collection(_COLLECTION)
 
 

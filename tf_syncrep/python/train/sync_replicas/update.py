@@ -65,7 +65,7 @@ class Update:
         return self._opt.gradient_of_round(dense_round)
 
     def waits_for(self, averages) -> list[Any]:
-        """The ops for which an update has to wait besides the gradient of its variable.
+        """Returns the ops for which an update waits besides its variable's gradient.
 
         TensorFlow's Adam decays the moments of all rows by an op that takes no
         gradient: it would run before there is a gradient, and once too often if none
@@ -119,7 +119,7 @@ def _identity(gradient):
 
 
 def _may_be_on_gpu(variable: Any) -> bool:
-    """Whether TensorFlow may place a variable and its updates on a GPU."""
+    """Returns whether TensorFlow may place a variable and its updates on a GPU."""
     device = tf.DeviceSpec.from_string(variable.device)
     if device.device_type == "CPU" or not op_library.has_kernels_for("GPU"):
         return False

@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.keras.compat.native import IS_KERAS_3, native
+from tf_syncrep.python.keras import compat
 
 # The slot with the sums of gradients, which the base class of all optimizers makes.
 _SUMS = "gradient_accumulator"
@@ -34,7 +34,7 @@ def slots_by_variable(
         The slots of each variable by name, by the `id` of its `tf.Variable`. The slots
         are `tf.Variable`s as well.
     """
-    found: dict[int, dict[str, Any]] = {id(native(v)): {} for v in variables}
+    found: dict[int, dict[str, Any]] = {id(compat.native(v)): {} for v in variables}
     for innermost in innermost_of(optimizer):
         for variable, slots in _slots_of(innermost, variables).items():
             found[variable] |= slots
@@ -70,20 +70,22 @@ def trainer_of(optimizer: Any, variable: Any) -> Any:
 
 
 def _slots_of(optimizer, variables):
-    found: dict[int, dict[str, Any]] = {id(native(v)): {} for v in variables}
+    found: dict[int, dict[str, Any]] = {id(compat.native(v)): {} for v in variables}
     tells_slots = hasattr(optimizer, "has_slots_of")
     if tells_slots:
         variables = [x for x in variables if optimizer.has_slots_of(x)]
         for variable in variables:
-            slots = optimizer.slots(variable)
-            found[id(native(variable))] = {k: native(v) for k, v in slots.items()}
+            found[id(compat.native(variable))] = {
+                name: compat.native(slot)
+                for name, slot in optimizer.slots(variable).items()
+            }
     # The longest names come first, so that a slot whose name begins with that of the
     # variable "a_b" is not taken for one of the variable "a".
     references = sorted(
-        ((_reference(v), native(v)) for v in variables), key=lambda x: -len(x[0])
+        ((_reference(v), compat.native(v)) for v in variables), key=lambda x: -len(x[0])
     )
     for slot in variables_of(optimizer):
-        own = native(slot)
+        own = compat.native(slot)
         for reference, variable in references:
             kind = _kind(slot, reference)
             if tells_slots and kind != _SUMS:
@@ -118,14 +120,14 @@ def are_rows(slot: Any, variable: Any) -> bool:
 
 
 def _reference(variable: Any) -> str:
-    if IS_KERAS_3:
+    if compat.IS_KERAS_3:
         return getattr(variable, "path", variable.name).replace("/", "_")
     return variable.name.split(":")[0]
 
 
 def _kind(slot: Any, reference: str) -> str | None:
     """Returns the kind of a slot, if it may belong to the variable of that name."""
-    if IS_KERAS_3:
+    if compat.IS_KERAS_3:
         name = slot.name
         return name[len(reference) + 1 :] if name.startswith(reference + "_") else None
     name = slot.name.split(":")[0]

@@ -1,4 +1,4 @@
-"""A hook before the build of an optimizer, and what an optimizer was built with.
+"""A hook before the build of any optimizer.
 
 Keras has no such hook. `build` of the base class is public, and each optimizer calls it
 with the variables that it will train (checked with Keras 3.10 to 3.15, tf_keras and
@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.keras.compat.native import IS_KERAS_3
+from tf_syncrep.python.keras import compat
 
 _looks: list[Callable[[Any, Sequence[Any]], None]] = []
 
@@ -30,25 +30,13 @@ def before_builds(look: Callable[[Any, Sequence[Any]], None]) -> None:
     if not _looks:
         base = tf.keras.optimizers.Optimizer
         base.build = _looked_at(base.build, lambda variables: variables)
-        if not IS_KERAS_3:
+        if not compat.IS_KERAS_3:
             legacy = tf.keras.optimizers.legacy.Optimizer
             legacy.apply_gradients = _looked_at(
                 legacy.apply_gradients, lambda pairs: [v for _, v in pairs]
             )
     if look not in _looks:
         _looks.append(look)
-
-
-def schedule_of(optimizer: Any) -> Any:
-    """Returns the schedule or function that computes an optimizer's learning rate.
-
-    Private: the public `learning_rate` is the present rate.
-
-    Returns:
-        The argument of the constructor; None if it was a number.
-    """
-    rate = optimizer._learning_rate
-    return rate if callable(rate) else None
 
 
 def _looked_at(stock: Callable[..., Any], variables_of: Callable[[Any], Any]) -> Any:

@@ -100,10 +100,20 @@ class Command:
         """Waits until as many lines match; returns the match of the last of them."""
         return self._lines.wait_for(pattern, occurrence, secs)
 
+    def pid_of(self, task: str, life: int = 1) -> int:
+        """The process id of a server that `launch` has started, as often as that."""
+        return int(self.wait_for_line(rf"{task} starts at \S+ \(pid (\d+)\)", life)[1])
+
     def wait(self, secs: float = DEADLINE_SECS) -> int:
         """Waits for the command's end and all of its output; returns its status."""
         status = self.process.wait(secs)
         self._last_lines.join(DEADLINE_SECS)
+        return status
+
+    def wait_for_all(self) -> int:
+        """The same, and no process that it has started may be left."""
+        status = self.wait()
+        assert self.pids() == [], self.output
         return status
 
     def write(self, text: str) -> None:

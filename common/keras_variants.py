@@ -38,6 +38,15 @@ def assert_states_close(
         )
 
 
+def unique_rows(gradient: Any) -> Any:
+    """Each row of a sparse gradient once: stock optimizers square each occurrence."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    rows, places = tf.unique(gradient.indices)
+    values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
+    return tf.IndexedSlices(values, rows, gradient.dense_shape)
+
+
 def small_model(seed: int = 1) -> Any:
     """Returns an embedding followed by a dense layer: three words to one number."""
     layers = tf.keras.layers

@@ -384,18 +384,15 @@ def test_bazelisk_fetches_the_bazel_that_is_documented():
     )
 
 
-def test_changelog_has_this_version():
-    changelog = (ROOT / "CHANGELOG.md").read_text()
-    assert f"## [{tfs.__version__}]" in changelog, (
-        f"add a section '## [{tfs.__version__}]' to CHANGELOG.md"
-    )
-
-
-def test_citation_is_of_this_version():
-    citation = (ROOT / "CITATION.cff").read_text()
-    assert f"\nversion: {tfs.__version__}\n" in citation, (
-        f"CITATION.cff must say 'version: {tfs.__version__}'"
-    )
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("CHANGELOG.md", f"## [{tfs.__version__}]"),
+        ("CITATION.cff", f"\nversion: {tfs.__version__}\n"),
+    ],
+)
+def test_file_has_this_version(file, said):
+    assert said in (ROOT / file).read_text(), f"{file} must say {said!r}"
 
 
 @pytest.mark.parametrize("path", _files("*.md"), ids=_name)

@@ -3,6 +3,7 @@
 Each public class and function that takes such arguments is called with both.
 """
 
+import functools
 import inspect
 import json
 import pathlib
@@ -26,11 +27,14 @@ _TAKES_ONE = re.compile(r"\b(int|float|bool|str)\b")
 _cases: dict[str, tuple[Callable[..., Any], list[dict[str, Any]]]] = {}
 
 
-def _case(name: str, *calls: dict[str, Any]) -> Callable[[Any], Any]:
-    """Parametrizes a function with each of the arguments, and with NumPy's scalars."""
+def _case(name: str, /, *others: dict[str, Any], **first: Any) -> Callable[[Any], Any]:
+    """Parametrizes a function with these arguments, and with NumPy's scalars.
+
+    It is called with the first, and again with each of the others.
+    """
 
     def keep(function):
-        _cases[name] = (function, list(calls))
+        _cases[name] = (function, [first, *others])
         return function
 
     return keep
@@ -76,7 +80,6 @@ _BASE = {
     "ema_momentum": 0.5,
     "ema_overwrite_frequency": 2,
     "stochastic_rounding": True,
-    "clipnorm": 1.0,
 }
 _CLIPPED = (
     {"clipvalue": 1, "learning_rate": 1},
@@ -84,7 +87,8 @@ _CLIPPED = (
 )
 
 
-def _trains(optimizer):
+def _trained(make, **options):
+    optimizer = make(**options)
     _model(optimizer=optimizer).fit(_IDS, _TARGETS, verbose=0)
     return optimizer
 
@@ -97,49 +101,51 @@ class Signs(tfs.keras.LazyOptimizer):
         return rows - learning_rate * tf.sign(gradient), {}
 
 
-def _optimizer_case(name, of=None, **own):
-    """A case of an optimizer with arguments of its own, which trains a model."""
-    optimizer = of or getattr(tfs.keras, name)
-    case = _case(f"keras.{name}", {**_BASE, **own}, *_CLIPPED)
-    case(lambda **options: _trains(optimizer(**options)))
-
-
-_optimizer_case("LazyOptimizer", of=Signs)
-_optimizer_case("SGD", momentum=0.5, nesterov=True)
-_optimizer_case("Adagrad", initial_accumulator_value=0.5, epsilon=0.25)
-_optimizer_case("RowwiseAdagrad", initial_accumulator_value=0.5, epsilon=0.25)
-_optimizer_case(
-    "AdamAsync",
-    beta_1=0.5,
-    beta_2=0.75,
-    epsilon=0.25,
-    apply_sparse_rmsprop=True,
-    use_nesterov=True,
-    rmsprop_momentum=0.5,
-)
-_optimizer_case(
-    "FTRL",
-    learning_rate_power=-0.25,
-    initial_accumulator_value=0.5,
-    l1_regularization_strength=0.125,
-    l2_regularization_strength=0.25,
-    l2_shrinkage_regularization_strength=0.5,
-    beta=0.5,
-)
+_ADAGRAD = {"initial_accumulator_value": 0.5, "epsilon": 0.25}
+for _optimizer, _options in (
+    (
+        tfs.keras.AdamAsync,
+        {
+            "beta_1": 0.5,
+            "beta_2": 0.75,
+            "epsilon": 0.25,
+            "apply_sparse_rmsprop": True,
+            "use_nesterov": True,
+            "rmsprop_momentum": 0.5,
+        },
+    ),
+    (tfs.keras.Adagrad, _ADAGRAD),
+    (tfs.keras.RowwiseAdagrad, _ADAGRAD),
+    (
+        tfs.keras.FTRL,
+        {
+            "learning_rate_power": -0.25,
+            "initial_accumulator_value": 0.5,
+            "l1_regularization_strength": 0.125,
+            "l2_regularization_strength": 0.25,
+            "l2_shrinkage_regularization_strength": 0.5,
+            "beta": 0.5,
+        },
+    ),
+    (tfs.keras.SGD, {"momentum": 0.5, "nesterov": True}),
+    (Signs, {}),
+):
+    _name = "LazyOptimizer" if _optimizer is Signs else _optimizer.__name__
+    _case(f"keras.{_name}", *_CLIPPED, **_BASE, **_options, clipnorm=1.0)(
+        functools.partial(_trained, _optimizer)
+    )
 
 
 @_case(
     "keras.SyncReplicas",
-    {
-        "replicas_to_aggregate": 2,
-        "total_num_replicas": 3,
-        "lease_secs": 8.0,
-        "start_secs": 9,
-        "reject_nonfinite": True,
-        "spares": False,
-        "flush_last": False,
-        "name": "sync",
-    },
+    replicas_to_aggregate=2,
+    total_num_replicas=3,
+    lease_secs=8.0,
+    start_secs=9,
+    reject_nonfinite=True,
+    spares=False,
+    flush_last=False,
+    name="sync",
 )
 def sync_replicas(**options):
     optimizer = tfs.keras.SyncReplicas("adam", **options)
@@ -150,7 +156,10 @@ def sync_replicas(**options):
 
 @_case(
     "keras.GradientAccumulation",
-    {"num_batches": 2, "reject_nonfinite": True, "flush_last": False, "name": "two"},
+    num_batches=2,
+    reject_nonfinite=True,
+    flush_last=False,
+    name="two",
 )
 def gradient_accumulation(**options):
     return tfs.keras.GradientAccumulation("adam", **options)
@@ -158,14 +167,12 @@ def gradient_accumulation(**options):
 
 @_case(
     "keras.TableConfig",
-    {
-        "name": "t",
-        "vocabulary_size": 20,
-        "embedding_dim": 4,
-        "combiner": "sum",
-        "placement": "auto",
-        "optimizer": "sgd",
-    },
+    name="t",
+    vocabulary_size=20,
+    embedding_dim=4,
+    combiner="sum",
+    placement="auto",
+    optimizer="sgd",
 )
 def table_config(**options):
     return tfs.keras.TableConfig(**options)
@@ -173,14 +180,16 @@ def table_config(**options):
 
 @_case(
     "keras.TableOptimizers",
-    {"optimizer": "sgd", "global_clipnorm": 0.5, "name": "several"},
     *([{"optimizer": "adam", "loss_scale_factor": 8}] if _IS_KERAS_3 else []),
+    optimizer="sgd",
+    global_clipnorm=0.5,
+    name="several",
 )
 def table_optimizers(**options):
-    return _trains(tfs.keras.TableOptimizers(**options))
+    return _trained(tfs.keras.TableOptimizers, **options)
 
 
-@_case("keras.MinCount", {"n": 2})
+@_case("keras.MinCount", n=2)
 def min_count(**options):
     return repr(tfs.keras.MinCount(**options))
 
@@ -191,14 +200,14 @@ def _grows(max_rows, unused_for=None):
     )
 
 
-@_case("keras.Dynamic", {"max_rows": 30, "unused_for": 7})
+@_case("keras.Dynamic", max_rows=30, unused_for=7)
 def dynamic(**options):
     layer = tfs.keras.Embedding(_grows(**options), 4)
     layer(_IDS, training=True)
     return layer
 
 
-@_case("keras.maintain_tables", {"step": 9})
+@_case("keras.maintain_tables", step=9)
 def maintain_tables(**options):
     layers = tf.keras.layers
     model = tf.keras.Sequential(
@@ -209,15 +218,18 @@ def maintain_tables(**options):
     return model.layers[-1].table_stats()
 
 
-@_case("keras.FeatureConfig", {"input_shape": (8, None), "output_shape": (8, 4)})
+@_case("keras.FeatureConfig", input_shape=(8, None), output_shape=(8, 4))
 def feature_config(**options):
     return tfs.keras.FeatureConfig("f", _TABLE, **options)
 
 
 @_case(
     "keras.Embedding",
-    {"input_dim": 20, "output_dim": 4, "shards": 2, "name": "words"},
     {"input_dim": 20, "output_dim": 4, "mask_zero": True, "trainable": False},
+    input_dim=20,
+    output_dim=4,
+    shards=2,
+    name="words",
 )
 def embedding(**options):
     layer = tfs.keras.Embedding(**options)
@@ -227,8 +239,10 @@ def embedding(**options):
 
 @_case(
     "keras.DistributedEmbedding",
-    {"table_stacking": "auto", "transfer_dtype": "bfloat16", "trainable": False},
     {"table_stacking": [["t"]], "name": "tables", "dtype": "float32"},
+    table_stacking="auto",
+    transfer_dtype="bfloat16",
+    trainable=False,
 )
 def distributed_embedding(**options):
     layer = tfs.keras.DistributedEmbedding(_FEATURE, **options)
@@ -247,13 +261,11 @@ _OPTIONS_OF_CHECKPOINTS = {
 
 @_case(
     "keras.Checkpoint",
-    {
-        "directory": "a",
-        "every_n_steps": 1,
-        "work_queues": "q",
-        **_OPTIONS_OF_CHECKPOINTS,
-    },
     {"directory": "b", "every_secs": 60.0, "work_queues": "q", "raise_at_end": False},
+    directory="a",
+    every_n_steps=1,
+    work_queues="q",
+    **_OPTIONS_OF_CHECKPOINTS,
 )
 def checkpoint(directory, work_queues, raise_at_end, **options):
     queue = tfs.data.WorkQueue(3)
@@ -269,11 +281,7 @@ def checkpoint(directory, work_queues, raise_at_end, **options):
     return callback.restore().state
 
 
-@_case(
-    "keras.SyncReport",
-    {"log_dir": "logs", "every_n_updates": 1, "verbose": 0},
-    {"verbose": 1},
-)
+@_case("keras.SyncReport", {"verbose": 1}, log_dir="logs", every_n_updates=1, verbose=0)
 def sync_report(**options):
     model = _model(optimizer=tfs.keras.SyncReplicas("sgd", 1))
     report = tfs.keras.SyncReport(**options)
@@ -282,13 +290,11 @@ def sync_report(**options):
 
 @_case(
     "keras.SidecarEvaluator",
-    {
-        "checkpoint_dir": "c",
-        "steps": 1,
-        "max_evaluations": 1,
-        "log_dir": "logs",
-        "max_idle_secs": 60.0,
-    },
+    checkpoint_dir="c",
+    steps=1,
+    max_evaluations=1,
+    log_dir="logs",
+    max_idle_secs=60.0,
 )
 def sidecar_evaluator(**options):
     tfs.keras.Checkpoint("c", model=_model()).save(wait=True)
@@ -298,21 +304,19 @@ def sidecar_evaluator(**options):
 
 @_case(
     "keras.fit",
-    {
-        "batch_size": 4,
-        "epochs": 3,
-        "verbose": 0,
-        "validation_split": 0.5,
-        "shuffle": False,
-        "class_weight": {0: 1.0, 1: 0.5},
-        "initial_epoch": 1,
-        "steps_per_epoch": 1,
-        "validation_steps": 1,
-        "validation_batch_size": 4,
-        "validation_freq": 2,
-        "prefetch_rows": False,
-    },
     {"validation_split": 0.5, "validation_freq": [1], "verbose": "auto"},
+    batch_size=4,
+    epochs=3,
+    verbose=0,
+    validation_split=0.5,
+    shuffle=False,
+    class_weight={0: 1.0, 1: 0.5},
+    initial_epoch=1,
+    steps_per_epoch=1,
+    validation_steps=1,
+    validation_batch_size=4,
+    validation_freq=2,
+    prefetch_rows=False,
 )
 def fit(**options):
     model = tf.keras.Sequential([tf.keras.layers.Dense(2, activation="softmax")])
@@ -320,30 +324,18 @@ def fit(**options):
     return list(tfs.keras.fit(model, 1.0 * _IDS, np.arange(8) % 2, **options).history)
 
 
-@_case(
-    "keras.evaluate",
-    {"batch_size": 4, "steps": 1, "verbose": 0, "return_dict": True},
-)
+@_case("keras.evaluate", batch_size=4, steps=1, verbose=0, return_dict=True)
 def evaluate(**options):
     return list(tfs.keras.evaluate(_model(), _IDS, _TARGETS, **options))
 
 
-@_case("keras.predict", {"batch_size": 4, "steps": 1, "verbose": 0})
+@_case("keras.predict", batch_size=4, steps=1, verbose=0)
 def predict(**options):
     return tfs.keras.predict(_model(), _IDS, **options).shape
 
 
 @_case(
     "data.WorkQueue",
-    {
-        "items": 6,
-        "num_epochs": 2,
-        "shuffle": True,
-        "seed": 3,
-        "lease_secs": 60.0,
-        "num_readers": 2,
-        "resume": True,
-    },
     # The queue is found again by its name, and has another epoch.
     {
         "items": ["a", "b"],
@@ -352,6 +344,13 @@ def predict(**options):
         "num_readers": 1,
         "resume": False,
     },
+    items=6,
+    num_epochs=2,
+    shuffle=True,
+    seed=3,
+    lease_secs=60.0,
+    num_readers=2,
+    resume=True,
 )
 def work_queue(num_readers, resume, **options):
     queue = tfs.data.WorkQueue(**options)
@@ -361,26 +360,24 @@ def work_queue(num_readers, resume, **options):
 
 @_case(
     "distribute.LaunchOptions",
-    {
-        "script": "train.py",
-        "args": ["--epochs", "3"],
-        "num_workers": 2,
-        "num_ps": 1,
-        "run_script_on": "coordinator",
-        "chief": True,
-        "evaluator": True,
-        "module": False,
-        "base_port": 2222,
-        "on_worker_failure": "stop",
-        "on_ps_failure": "restart",
-        "max_restarts": 2,
-        "ready_timeout_secs": 60.0,
-        "grace_secs": 3.0,
-        "prefix": False,
-        "allow": "10.0.0.0/8",
-        "inter_op_threads": 2,
-        "intra_op_threads": 1,
-    },
+    script="train.py",
+    args=["--epochs", "3"],
+    num_workers=2,
+    num_ps=1,
+    run_script_on="coordinator",
+    chief=True,
+    evaluator=True,
+    module=False,
+    base_port=2222,
+    on_worker_failure="stop",
+    on_ps_failure="restart",
+    max_restarts=2,
+    ready_timeout_secs=60.0,
+    grace_secs=3.0,
+    prefix=False,
+    allow="10.0.0.0/8",
+    inter_op_threads=2,
+    intra_op_threads=1,
 )
 def launch_options(**options):
     pathlib.Path("train.py").touch()
@@ -390,12 +387,10 @@ def launch_options(**options):
 
 @_case(
     "distribute.TaskConfig",
-    {
-        "cluster": {"worker": ["a:1", "b:2"], "ps": ["c:3"]},
-        "task_type": "worker",
-        "task_index": 1,
-        "rpc_layer": "grpc",
-    },
+    cluster={"worker": ["a:1", "b:2"], "ps": ["c:3"]},
+    task_type="worker",
+    task_index=1,
+    rpc_layer="grpc",
 )
 def task_config(**options):
     task = tfs.distribute.TaskConfig(**options)
@@ -404,13 +399,14 @@ def task_config(**options):
 
 @_case(
     "distribute.read_tf_config",
-    {"environ": {"TF_CONFIG": '{"cluster": {"ps": ["a:1"]}, "task": {"type": "ps"}}'}},
+    environ={"TF_CONFIG": '{"cluster": {"ps": ["a:1"]}, "task": {"type": "ps"}}'},
 )
 def read_tf_config(environ):
     return tfs.distribute.read_tf_config(environ).to_json()
 
 
-def _trained_in_session(optimizer):
+def _trained_in_session(make, **options):
+    optimizer = make(**options)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         table = tf.compat.v1.get_variable(
             "table", initializer=tf.ones([4, 2]), use_resource=False
@@ -426,56 +422,56 @@ def _trained_in_session(optimizer):
         return [optimizer.get_name(), values]
 
 
-def _v1_optimizer_case(name, **own):
-    """A case of an optimizer with arguments of its own, which trains in a session."""
-    optimizer = getattr(tfs.train, name)
-    options = {"learning_rate": 0.125, "use_locking": True, "name": "rule", **own}
-    case = _case(f"train.{name}", options)
-    case(lambda **options: _trained_in_session(optimizer(**options)))
-
-
-_v1_optimizer_case("GradientDescentOptimizer")
-_v1_optimizer_case("MomentumOptimizer", momentum=0.5, use_nesterov=True)
-_v1_optimizer_case("AdagradOptimizer", initial_accumulator_value=1)
-_v1_optimizer_case(
-    "AdamAsyncOptimizer",
-    beta1=0.5,
-    beta2=0.75,
-    epsilon=1,
-    apply_sparse_rmsprop=True,
-    use_nesterov=True,
-    rmsprop_momentum=0.5,
-)
-_v1_optimizer_case(
-    "FtrlOptimizer",
-    learning_rate_power=-0.25,
-    initial_accumulator_value=1,
-    l1_regularization_strength=0.5,
-    l2_regularization_strength=0.25,
-    accum_name="n",
-    linear_name="z",
-    l2_shrinkage_regularization_strength=0.125,
-    beta=1,
-)
+_V1 = {"learning_rate": 0.125, "use_locking": True, "name": "optimizer"}
+for _optimizer, _options in (
+    (
+        tfs.train.AdamAsyncOptimizer,
+        {
+            "beta1": 0.5,
+            "beta2": 0.75,
+            "epsilon": 1,
+            "apply_sparse_rmsprop": True,
+            "use_nesterov": True,
+            "rmsprop_momentum": 0.5,
+        },
+    ),
+    (tfs.train.AdagradOptimizer, {"initial_accumulator_value": 1}),
+    (
+        tfs.train.FtrlOptimizer,
+        {
+            "learning_rate_power": -0.25,
+            "initial_accumulator_value": 1,
+            "l1_regularization_strength": 0.5,
+            "l2_regularization_strength": 0.25,
+            "accum_name": "n",
+            "linear_name": "z",
+            "l2_shrinkage_regularization_strength": 0.125,
+            "beta": 1,
+        },
+    ),
+    (tfs.train.GradientDescentOptimizer, {}),
+    (tfs.train.MomentumOptimizer, {"momentum": 0.5, "use_nesterov": True}),
+):
+    _case(f"train.{_optimizer.__name__}", **_V1, **_options)(
+        functools.partial(_trained_in_session, _optimizer)
+    )
 
 
 @_case(
     "train.SyncReplicasOptimizer",
-    {
-        "replicas_to_aggregate": 1,
-        "total_num_replicas": 1,
-        "use_locking": True,
-        "name": "sync",
-        "sparse_reduction_type": "CMEAN",
-        "lease_secs": 8.0,
-        "start_secs": 9,
-        "reject_nonfinite": True,
-        "strict": True,
-        "is_chief": True,
-        "num_tokens": 0,
-        "log_every_n_steps": 1,
-        "summary_dir": "logs",
-    },
+    replicas_to_aggregate=1,
+    total_num_replicas=1,
+    use_locking=True,
+    name="sync",
+    sparse_reduction_type="CMEAN",
+    lease_secs=8.0,
+    start_secs=9,
+    reject_nonfinite=True,
+    strict=True,
+    is_chief=True,
+    num_tokens=0,
+    log_every_n_steps=1,
+    summary_dir="logs",
 )
 def v1_sync_replicas(**options):
     names = ("is_chief", "num_tokens", "log_every_n_steps", "summary_dir")
@@ -495,14 +491,12 @@ def v1_sync_replicas(**options):
 
 @_case(
     "train.CheckpointSaverHook",
-    {
-        "checkpoint_dir": "d",
-        "save_steps": 1,
-        "is_chief": True,
-        "work_queues": "q",
-        **_OPTIONS_OF_CHECKPOINTS,
-    },
     {"checkpoint_dir": "e", "save_secs": 60.0, "work_queues": "r"},
+    checkpoint_dir="d",
+    save_steps=1,
+    is_chief=True,
+    work_queues="q",
+    **_OPTIONS_OF_CHECKPOINTS,
 )
 def v1_checkpoints(work_queues, **options):
     with tf.Graph().as_default():
@@ -517,14 +511,16 @@ def v1_checkpoints(work_queues, **options):
 
 @_case(
     "train.embedding_lookup",
-    {"combiner": "sum", "partition_strategy": "mod", "transfer_dtype": "bfloat16"},
+    combiner="sum",
+    partition_strategy="mod",
+    transfer_dtype="bfloat16",
 )
 def v1_lookup(**options):
     parts = [tf.Variable(tf.ones([2, 4])) for _ in range(2)]
     return tfs.train.embedding_lookup(parts, [[0, 3]], **options).shape.as_list()
 
 
-@_case("train.ConditionalAccumulator", {"shared_name": "a", "reduction_type": "SUM"})
+@_case("train.ConditionalAccumulator", shared_name="a", reduction_type="SUM")
 def v1_dense_accumulator(**options):
     accumulator = tfs.train.ConditionalAccumulator(tf.float32, [2], **options)
     # Found again by its name, one step on.
@@ -532,10 +528,7 @@ def v1_dense_accumulator(**options):
     return accumulator.take_grad(1).numpy().tolist()
 
 
-@_case(
-    "train.SparseConditionalAccumulator",
-    {"shared_name": "b", "reduction_type": "CMEAN"},
-)
+@_case("train.SparseConditionalAccumulator", shared_name="b", reduction_type="CMEAN")
 def v1_sparse_accumulator(**options):
     accumulator = tfs.train.SparseConditionalAccumulator(tf.float32, [9, 1], **options)
     accumulator.apply_grad([2], [[1.0]], local_step=1)
@@ -554,7 +547,7 @@ _ACCUMULATOR = {
 }
 
 
-@_case("ops.dense_accumulator", _ACCUMULATOR)
+@_case("ops.dense_accumulator", **_ACCUMULATOR)
 def dense_accumulator(round, num_gradients, **options):
     made = tfs.ops.dense_accumulator(tf.float32, **options)
     tfs.ops.accumulator_apply_dense(made, round, tf.ones([9, 1]))
@@ -562,7 +555,7 @@ def dense_accumulator(round, num_gradients, **options):
     return taken.numpy().tolist()
 
 
-@_case("ops.sparse_accumulator", {**_ACCUMULATOR, "shared_name": "d"})
+@_case("ops.sparse_accumulator", **(_ACCUMULATOR | {"shared_name": "d"}))
 def sparse_accumulator(round, num_gradients, **options):
     made = tfs.ops.sparse_accumulator(tf.float32, **options)
     tfs.ops.accumulator_apply_sparse(made, round, [2], [[1.0]])
@@ -572,7 +565,8 @@ def sparse_accumulator(round, num_gradients, **options):
     return taken.values.numpy().tolist()
 
 
-_DENSE = {"use_locking": True, "use_nesterov": True}
+_NUMBERS = {"lr": 0.5, "beta1": 0.5, "beta2": 0.75, "epsilon": 1.0}
+_DENSE = {**_NUMBERS, "use_locking": True, "use_nesterov": True}
 _SPARSE = {
     **_DENSE,
     "apply_sparse_rmsprop": True,
@@ -580,7 +574,6 @@ _SPARSE = {
     "validate_indices": False,
     "count_empty": True,
 }
-_NUMBERS = {"lr": 0.5, "beta1": 0.5, "beta2": 0.75, "epsilon": 1.0}
 _SHAPES = ([9, 1], [9, 1], [9, 1], [1], [1])
 
 
@@ -592,7 +585,7 @@ def _rounding(options):
     return tfs.ops.StochasticRounding(count, **options)
 
 
-@_case("ops.StochasticRounding", _ROUNDING["rounding"])
+@_case("ops.StochasticRounding", **_ROUNDING["rounding"])
 def stochastic_rounding(**options):
     table = tf.Variable(tf.ones([9, 1], tf.bfloat16))
     tfs.ops.resource_apply_rule(
@@ -610,18 +603,6 @@ def _updated_by(apply, rounding=None, **options):
     return variables[0].numpy().tolist()
 
 
-@_case("ops.resource_apply_adam_async", {**_NUMBERS, **_DENSE, **_ROUNDING})
-def resource_apply(**options):
-    apply = tfs.ops.resource_apply_adam_async
-    return _updated_by(apply, grad=tf.ones([9, 1]), **options)
-
-
-@_case("ops.resource_sparse_apply_adam_async", {**_NUMBERS, **_SPARSE, **_ROUNDING})
-def resource_sparse_apply(**options):
-    apply = tfs.ops.resource_sparse_apply_adam_async
-    return _updated_by(apply, grad=tf.ones([1, 1]), indices=[2], **options)
-
-
 def _updated_by_rule(apply, slots, rounding, **options):
     options["rounding"] = _rounding(rounding)
     table = tf.Variable(tf.ones([9, 1]))
@@ -637,18 +618,6 @@ _RULE = {
 }
 
 
-@_case("ops.resource_apply_rule", {**_RULE, **_ROUNDING})
-def resource_apply_rule(**options):
-    apply = tfs.ops.resource_apply_rule
-    return _updated_by_rule(apply, grad=tf.ones([9, 1]), **options)
-
-
-@_case("ops.resource_sparse_apply_rule", {**_RULE, "use_locking": True, **_ROUNDING})
-def resource_sparse_apply_rule(**options):
-    apply = tfs.ops.resource_sparse_apply_rule
-    return _updated_by_rule(apply, grad=tf.ones([1, 1]), indices=[2], **options)
-
-
 def _updated_by_rule_in_graph(apply, slots, **options):
     def reference(value):
         return tf.compat.v1.Variable(tf.fill([9, 1], value), use_resource=False)
@@ -662,18 +631,7 @@ def _updated_by_rule_in_graph(apply, slots, **options):
         return session.run(table).tolist()
 
 
-@_case("ops.apply_rule", _RULE)
-def apply_rule(**options):
-    return _updated_by_rule_in_graph(tfs.ops.apply_rule, grad=[[1.0]] * 9, **options)
-
-
-@_case("ops.sparse_apply_rule", {**_RULE, "use_locking": True})
-def sparse_apply_rule(**options):
-    apply = tfs.ops.sparse_apply_rule
-    return _updated_by_rule_in_graph(apply, grad=[[1.0]], indices=[2], **options)
-
-
-@_case("ops.accumulator_take_round_apply_adam_async_dense", {**_NUMBERS, **_DENSE})
+@_case("ops.accumulator_take_round_apply_adam_async_dense", **_DENSE)
 def take_round_apply(**options):
     made = tfs.ops.dense_accumulator(tf.float32, [9, 1], mode="ROUND", counted=True)
     tfs.ops.accumulator_apply_dense(made, 0, tf.ones([9, 1]))
@@ -698,37 +656,41 @@ def _updated_in_graph(apply, **options):
         return session.run(updated).tolist()
 
 
-@_case("ops.apply_adam_async", {**_NUMBERS, **_DENSE})
-def apply_to_references(**options):
-    gradient = np.ones([9, 1], np.float32)
-    return _updated_in_graph(tfs.ops.apply_adam_async, grad=gradient, **options)
-
-
-@_case("ops.sparse_apply_adam_async", {**_NUMBERS, **_SPARSE})
-def sparse_apply_to_references(**options):
-    gradient = np.ones([1, 1], np.float32)
-    apply = tfs.ops.sparse_apply_adam_async
-    return _updated_in_graph(apply, grad=gradient, indices=[2], **options)
+_ALL_ROWS = {"grad": np.ones([9, 1], np.float32)}
+_ONE_ROW = {"grad": np.ones([1, 1], np.float32), "indices": [2]}
+_LOCKED = {**_RULE, "use_locking": True}
+_SPARSE_ROUNDED = _SPARSE | _ROUNDING
+for _op, _options, _updated, _gradient in (
+    ("resource_apply_adam_async", _DENSE | _ROUNDING, _updated_by, _ALL_ROWS),
+    ("resource_sparse_apply_adam_async", _SPARSE_ROUNDED, _updated_by, _ONE_ROW),
+    ("apply_adam_async", _DENSE, _updated_in_graph, _ALL_ROWS),
+    ("sparse_apply_adam_async", _SPARSE, _updated_in_graph, _ONE_ROW),
+    ("resource_apply_rule", _RULE | _ROUNDING, _updated_by_rule, _ALL_ROWS),
+    ("resource_sparse_apply_rule", _LOCKED | _ROUNDING, _updated_by_rule, _ONE_ROW),
+    ("apply_rule", _RULE, _updated_by_rule_in_graph, _ALL_ROWS),
+    ("sparse_apply_rule", _LOCKED, _updated_by_rule_in_graph, _ONE_ROW),
+):
+    _case(f"ops.{_op}", **_options)(
+        functools.partial(_updated, getattr(tfs.ops, _op), **_gradient)
+    )
 
 
 @_case(
     "ops.embedding_rows",
-    {
-        "num_rows": 6,
-        "num_shards": 2,
-        "first_rows": [0],
-        "vocabulary_sizes": [6],
-        "features": ["word"],
-        "tables": ["words"],
-        "shard_sizes": [4, 2],
-    },
+    num_rows=6,
+    num_shards=2,
+    first_rows=[0],
+    vocabulary_sizes=[6],
+    features=["word"],
+    tables=["words"],
+    shard_sizes=[4, 2],
 )
 def embedding_rows(**options):
     rows, _ = tfs.ops.embedding_rows([tf.constant([4, 1])], **options)
     return [x.numpy().tolist() for x in rows]
 
 
-@_case("ops.embedding_combine", {"combiners": ["mean"]})
+@_case("ops.embedding_combine", combiners=["mean"])
 def embedding_combine(**options):
     (vectors,) = tfs.ops.embedding_combine(
         [tf.ones([2, 1])], [tf.constant([[0, 1]])], **options
@@ -736,7 +698,7 @@ def embedding_combine(**options):
     return vectors.numpy().tolist()
 
 
-@_case("ops.embedding_combine_grad", {"combiners": ["mean"]})
+@_case("ops.embedding_combine_grad", combiners=["mean"])
 def embedding_combine_grad(**options):
     sums = tfs.ops.embedding_combine_grad(
         [tf.ones([1, 1])], [tf.ones([2, 1])], [tf.constant([[0, 1]])], **options

@@ -6,11 +6,10 @@ Argument: a folder, in which a file "killed" tells that the worker is dead.
 import json
 import pathlib
 import sys
-import time
 
-import clusters
 import programs
 import tensorflow as tf
+import waiting
 from keras_sync_replicas import make_strategy
 
 import tf_syncrep as tfs
@@ -64,10 +63,7 @@ def main():
     while disturbed.queue.stats()["in_flight"] < WORKERS:
         disturbed.make_steps(1)  # until each worker has begun an item
     print("half", flush=True)
-    deadline = time.monotonic() + clusters.DEADLINE_SECS
-    while not killed.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    waiting.until(killed.exists)
     disturbed.make_steps(STEPS)
     programs.report(
         {"undisturbed": undisturbed.result(), "disturbed": disturbed.result()}

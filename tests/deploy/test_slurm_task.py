@@ -3,9 +3,9 @@
 import json
 import os
 import pathlib
-import subprocess
 import sys
 
+import commands
 import pytest
 
 pytestmark = pytest.mark.one_version
@@ -41,47 +41,41 @@ def run(tmp_path):
 
     def run(environment, ps=3, options=()):
         # All tasks run the script: no server answers at these addresses.
-        options = ["--ps", str(ps), *options, "--run-script-on", "all"]
-        options += ["--workers", "6"]
-        return subprocess.run(
-            [sys.executable, SCRIPT, *options, script, "--its-own", "1"],
-            env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"} | environment,
-            capture_output=True,
-            text=True,
+        options = ("--ps", ps, *options, "--run-script-on", "all", "--workers", 6)
+        return commands.run(
+            *(*options, script, "--its-own", 1),
+            program=[sys.executable, str(SCRIPT)],
+            env={"PATH": f"{tmp_path}:{os.environ['PATH']}", **environment},
         )
 
     return run
 
 
 @pytest.mark.parametrize(
-    ("process", "job", "index"),
-    [(0, "chief", 0), (4, "worker", 3), (7, "ps", 0), (9, "ps", 2)],
+    ("process", "job", "index", "ps"),
+    [
+        *((0, "chief", 0, 3), (4, "worker", 3, 3), (7, "ps", 0, 3), (9, "ps", 2, 3)),
+        (9, "evaluator", 0, 2),  # It is the last task.
+    ],
 )
-def test_each_task_has_its_place_in_slurms_order(run, process, job, index):
-    result = run(STEP | {"SLURM_PROCID": str(process)})
-    assert result.returncode == 0, result.stderr
-    config, _, args = result.stdout.rpartition("}")
+def test_each_task_has_its_place_in_slurms_order(run, process, job, index, ps):
+    options = ["--evaluator"] if job == "evaluator" else []
+    result = run(STEP | {"SLURM_PROCID": str(process)}, ps, options)
+    assert result.process.returncode == 0, result.output
+    config, _, args = result.stdout[0].rpartition("}")
     assert json.loads(config + "}") == {
-        "cluster": CLUSTER,
+        "cluster": CLUSTER | {"ps": CLUSTER["ps"][:ps]},
         "task": {"type": job, "index": index},
         "rpc_layer": "grpc",
     }
     assert args.split() == ["--its-own", "1"]
 
 
-def test_last_task_is_the_evaluator_where_there_is_one(run):
-    result = run(STEP | {"SLURM_PROCID": "9"}, ps=2, options=["--evaluator"])
-    assert result.returncode == 0, result.stderr
-    config = json.loads(result.stdout.rpartition("}")[0] + "}")
-    assert config["task"] == {"type": "evaluator", "index": 0}
-    assert config["cluster"] == CLUSTER | {"ps": CLUSTER["ps"][:2]}
-
-
 @pytest.mark.parametrize("tasks", ["6", None])
 def test_another_number_of_tasks_is_refused(run, tasks):
     result = run({} if tasks is None else {"SLURM_STEP_NUM_TASKS": tasks})
-    assert result.returncode == 2
+    assert result.process.returncode == 2
     assert (
         "start it by srun --ntasks=10: one chief, 6 workers, 3 ps. "
-        f"Received: SLURM_STEP_NUM_TASKS={tasks}" in result.stderr
+        f"Received: SLURM_STEP_NUM_TASKS={tasks}" in result.output
     )

@@ -1,9 +1,11 @@
 """Trains under `tf-syncrep launch`, with checkpoints, until all updates are made.
 
 Arguments: a folder for checkpoints, one for the result, the number of updates, and how
-many bytes a second servers may write, if there is a limit.
+many bytes a second servers may write, if there is a limit. As the evaluator, it writes
+what it found in each checkpoint to "evaluations.json".
 """
 
+import json
 import os
 import pathlib
 import sys
@@ -14,8 +16,15 @@ import tensorflow as tf
 from keras_sync_replicas import make_strategy
 
 import tf_syncrep as tfs
+from tf_syncrep.python.keras import sidecar_evaluator
 
 WORKERS = 2
+
+
+def make_model():
+    return models.make(
+        wrap=lambda x: tfs.keras.SyncReplicas(x, WORKERS, WORKERS, spares=False)
+    )
 
 
 class Progress(tf.keras.callbacks.Callback):
@@ -32,16 +41,15 @@ class Progress(tf.keras.callbacks.Callback):
         print(f"step {batch}", flush=True)
 
 
-def main(folder, result, updates, max_bytes_per_sec=None):
+def train(folder, result, updates, max_bytes_per_sec=None):
     strategy = make_strategy()
     with strategy.scope():
-        model = models.make(
-            wrap=lambda x: tfs.keras.SyncReplicas(x, WORKERS, WORKERS, spares=False)
-        )
+        model = make_model()
     checkpoint = tfs.keras.Checkpoint(
         folder,
         every_n_steps=7,
         full_every=4,
+        keep=5,
         max_bytes_per_sec=max_bytes_per_sec and float(max_bytes_per_sec),
     )
     tfs.keras.fit(
@@ -59,6 +67,15 @@ def main(folder, result, updates, max_bytes_per_sec=None):
     )
 
 
+def evaluate(folder, result, *_):
+    sidecar_evaluator._LINGER_SECS = 1.0
+    data = tf.data.Dataset.from_tensors(models.batch())
+    evaluator = tfs.keras.SidecarEvaluator(make_model(), data, folder)
+    found = [[x.path, x.iterations, x.metrics["loss"]] for x in evaluator.start()]
+    pathlib.Path(result, "evaluations.json").write_text(json.dumps(found))
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    is_evaluator = tfs.distribute.read_tf_config().task_type == "evaluator"
+    (evaluate if is_evaluator else train)(*sys.argv[1:])
     os._exit(0)

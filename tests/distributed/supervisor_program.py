@@ -18,7 +18,6 @@ Styles:
 import atexit
 import contextlib
 import json
-import os
 import signal
 import sys
 import traceback
@@ -41,14 +40,13 @@ def _tell_of_threads():
 
 
 @contextlib.contextmanager
-def _supervised(style, supervisor, target, config, runner, tokens_op):
+def _supervised(style, supervisor, worker, runner, tokens_op):
     """A session of a Supervisor, and the threads that the chief starts in it."""
     if style == "managed":
-        session_or_context = supervisor.managed_session(target, config=config)
+        make_session = supervisor.managed_session
     else:
-        session_or_context = supervisor.prepare_or_wait_for_session(
-            target, config=config
-        )
+        make_session = supervisor.prepare_or_wait_for_session
+    session_or_context = make_session(worker.target, config=worker.config)
     with contextlib.ExitStack() as stack:
         if style in ("managed", "with"):
             session = stack.enter_context(session_or_context)
@@ -88,17 +86,8 @@ def main(
         **optimizer: further arguments of the optimizer.
     """
     atexit.register(_tell_of_threads)  # registered first, and so called last
-    tf.disable_v2_behavior()
-    config = json.loads(os.environ["TF_CONFIG"])
-    cluster = tf.train.ClusterSpec(config["cluster"])
-    index = config["task"]["index"]
-    is_chief = index == 0
-    device = f"/job:worker/task:{index}"
-    if target is None:
-        server = tf.distribute.Server(cluster, job_name="worker", task_index=index)
-        target = server.target
-    session_config = tf.ConfigProto(device_filters=["/job:ps", device])
-    setter = tf.train.replica_device_setter(cluster=cluster, worker_device=device)
+    worker = v1_sessions.Worker(target)
+    is_chief = worker.is_chief
 
     def compute(number):
         if number in stop_at:
@@ -106,13 +95,13 @@ def main(
             signal.raise_signal(signal.SIGSTOP)
         return number
 
-    with tf.device(setter):
+    with tf.device(worker.setter):
         global_step = tf.train.get_or_create_global_step()
         weight = tf.get_variable("weight", initializer=[0.0])
         number = tf.placeholder(tf.int64, [])
         begins = [number]
         if stop_at:  # By this process, as the server of its task.
-            with tf.device(device + "/cpu:0"):
+            with tf.device(worker.device + "/cpu:0"):
                 begins = [tf.numpy_function(compute, [number], tf.int64)]
         with tf.control_dependencies(begins):
             one = tf.ones([1])
@@ -128,12 +117,7 @@ def main(
 
     if style == "chief_only_hooks":
         hooks = [sync.make_session_run_hook(True)] if is_chief else []
-        creator = (
-            tf.train.ChiefSessionCreator(master=target, config=session_config)
-            if is_chief
-            else v1_sessions.WorkerSessionCreator(target, session_config)
-        )
-        session_context = tf.train.MonitoredSession(creator, hooks)
+        session_context = tf.train.MonitoredSession(worker.session_creator(), hooks)
     else:
         starting = (sync.get_chief_queue_runner(), sync.get_init_tokens_op())
         init_ops = {}
@@ -151,9 +135,7 @@ def main(
             recovery_wait_secs=0.1,
             **init_ops,
         )
-        session_context = _supervised(
-            style, supervisor, target, session_config, *starting
-        )
+        session_context = _supervised(style, supervisor, worker, *starting)
     print("building is done", flush=True)
     with contextlib.suppress(tf.errors.OutOfRangeError), session_context as session:
         print("begun", flush=True)

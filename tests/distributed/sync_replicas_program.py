@@ -8,7 +8,6 @@ and the chief "opened [generation, step]".
 """
 
 import json
-import os
 import signal
 import sys
 import time
@@ -20,7 +19,6 @@ import sync_replicas_twin as twin
 import tensorflow.compat.v1 as tf
 import v1_sessions
 
-import tf_syncrep as tfs
 from tf_syncrep.python.ops import accumulator_ops, sync_gate_ops
 
 
@@ -135,10 +133,10 @@ class ReportOpening(tf.train.SessionRunHook):
         print(f"opened {opened}", flush=True)
 
 
-def train_in_bare_session(train, sync, target, config):
+def train_in_bare_session(train, sync, chief):
     """Trains as the chief in a bare session, until an error."""
     coordinator = tf.train.Coordinator()
-    with tf.Session(target, config=config) as session:
+    with tf.Session(chief.target, config=chief.config) as session:
         session.run(tf.global_variables_initializer())
         session.run(sync.chief_init_op)
         sync.get_chief_queue_runner().create_threads(
@@ -185,79 +183,53 @@ def main(
         use_resource: whether variables are resource variables.
         optimizer: further arguments of the optimizer, by name.
     """
-    tf.disable_v2_behavior()
-    config = json.loads(os.environ["TF_CONFIG"])
-    cluster = tf.train.ClusterSpec(config["cluster"])
-    index = config["task"]["index"]
-    is_chief = index == 0
-    server = tf.distribute.Server(cluster, job_name="worker", task_index=index)
-    # A replica needs no other one, and its session must not wait for others.
-    session_config = tf.ConfigProto(
-        device_filters=["/job:ps", f"/job:worker/task:{index}"]
-    )
+    worker = v1_sessions.Worker()
+    index, is_chief = worker.index, worker.is_chief
     seams = Seams(index, dict(stop_at), compute_secs, malformed_push)
-    setter = tf.train.replica_device_setter(
-        cluster=cluster, worker_device=f"/job:worker/task:{index}"
-    )
-    with tf.device(setter), tf.variable_scope("", use_resource=use_resource):
-        # The variables are on the two servers in turn; the gate is beside the larger
-        # one.
-        dense = tf.get_variable("dense", initializer=twin.DENSE)
-        table = tf.get_variable("table", initializer=twin.TABLE)
-        global_step = tf.train.get_or_create_global_step()
-        # This variable has no gradient.
-        tf.get_variable("unused", initializer=twin.DENSE)
-        target = tf.placeholder(dense.dtype, dense.shape)
-        rows = tf.placeholder(tf.int64, [None])
-        with tf.control_dependencies([seams.stop("computing")]):
-            loss = tf.reduce_sum((dense - target) ** 2)
-            loss += tf.reduce_sum(tf.gather(table, rows) ** 2)
-        sync = tfs.train.SyncReplicasOptimizer(
-            tf.train.GradientDescentOptimizer(twin.LEARNING_RATE),
+    # The variables are on the two servers in turn; the gate is beside the larger one.
+    with tf.device(worker.setter), seams.in_place():
+        replica = twin.Replica(
             quorum,
             total,
-            sparse_reduction_type="CMEAN",
+            use_resource=use_resource,
+            graph=tf.get_default_graph(),
+            begins=[seams.stop("computing")],
             **dict(optimizer),
         )
-        with seams.in_place():
-            train_op = seams.completed(sync.minimize(loss, global_step))
+        train_op = seams.completed(replica.train_op)
+    sync = replica.optimizer
 
     def train(session):
         for number in range(first_batch, first_batch + batches):
             if not bare and session.should_stop():
                 break
             batch = twin.batch(index, number)
-            feed = {target: batch.target, rows: batch.rows, seams.number: number}
+            feed = {**replica.feed(batch), seams.number: number}
             if number == nan_at:
-                feed[target] = np.full_like(batch.target, np.nan)
+                feed[replica.target] = np.full_like(batch.target, np.nan)
             session.run(train_op, feed)
             print(f"ran {number}", flush=True)
 
     if bare:
-        train_in_bare_session(train, sync, server.target, session_config)
+        train_in_bare_session(train, sync, worker)
         return
-    if is_chief:
-        creator = tf.train.ChiefSessionCreator(
-            master=server.target, config=session_config, checkpoint_dir=checkpoint_dir
-        )
-    else:
-        creator = v1_sessions.WorkerSessionCreator(server.target, session_config)
     closing = time.monotonic()  # in case the others end the training
     hooks = [sync.make_session_run_hook(is_chief)]
     if is_chief:
-        hooks.append(ReportOpening(sync, global_step))
+        hooks.append(ReportOpening(sync, replica.global_step))
     if is_chief and checkpoint_dir is not None:
         hooks.append(tf.train.CheckpointSaverHook(checkpoint_dir, save_steps=1))
     if last_step is not None:
         hooks.append(tf.train.StopAtStepHook(last_step=last_step))
+    creator = worker.session_creator(checkpoint_dir)
     with tf.train.MonitoredSession(creator, hooks) as session:
         print("begun", flush=True)
         train(session)
         closing = time.monotonic()
     close_secs = time.monotonic() - closing
     if is_chief:
-        with tf.Session(server.target, config=session_config) as session:
-            step, *weights = session.run([global_step, dense, table])
+        with tf.Session(worker.target, config=worker.config) as session:
+            step, *weights = session.run([replica.global_step, *replica.weights])
             programs.report(
                 {
                     "global_step": int(step),

@@ -1,6 +1,7 @@
 """`--allow`: which hosts reach the tasks of a cluster, tried from another network."""
 
 import contextlib
+import ipaddress
 import json
 import os
 import pathlib
@@ -8,17 +9,16 @@ import re
 import socket
 import subprocess
 import sys
-import time
 
 import commands
 import network_namespaces
 import pytest
+import waiting
 
 from tf_syncrep.python.distribute import allow, local_cluster, readiness
 from tf_syncrep.python.distribute.cluster import TaskConfig
 
 SCRIPT = pathlib.Path(__file__).with_name("listening_script.py")
-_POLL_SECS = 0.1
 
 # The answer of gRPC's servers, and of the script's.
 _TRY = """
@@ -59,13 +59,6 @@ def _outcomes(addresses, within=()):
     return json.loads(ran.stdout)
 
 
-def _wait_for_outcome(outcome, address, within=()):
-    deadline = time.monotonic() + commands.DEADLINE_SECS
-    while (seen := _outcomes([address], within)) != [outcome]:
-        assert time.monotonic() < deadline, seen
-        time.sleep(_POLL_SECS)
-
-
 def _ports(command):
     """The script listens by IPv4, by both families, and in a child process."""
     command.wait_for_line("complete")
@@ -77,36 +70,36 @@ def _end(port, host="127.0.0.1"):
         connection.sendall(b"end")
 
 
-def test_what_launch_starts_is_reached_from_this_machine_alone(namespace):
+@pytest.mark.parametrize(
+    ("options", "outcome"),
+    [
+        ([], "refused"),
+        (["--allow", "all"], "answered"),
+        (["--allow", "{inside}"], "answered"),
+        (["--allow", "10.0.0.0/8"], "refused"),
+    ],
+)
+def test_launch_lets_in_this_machine_and_whom_it_is_told_to(
+    namespace, options, outcome
+):
+    options = [option.format(inside=namespace.inside) for option in options]
     with commands.Command(
-        *(*_LAUNCH, SCRIPT),
+        *(*_LAUNCH, *options, SCRIPT),
         program=[*_UNPRIVILEGED, commands.CONSOLE_SCRIPT],
     ) as launched:
         ports = _ports(launched)
         assert len(ports) == 3
         addresses = [(namespace.outside, port) for port in ports]
-        assert _outcomes(addresses, namespace.within) == ["refused"] * 3
+        assert _outcomes(addresses, namespace.within) == [outcome] * 3
         own = [*addresses, *(("127.0.0.1", p) for p in ports), ("::1", ports[1])]
         assert _outcomes(own) == ["answered"] * 7
-        _end(ports[0])
-        assert launched.wait() == 0, launched.output
-
-
-@pytest.mark.parametrize(
-    ("allowed", "outcome"),
-    [("all", "answered"), ("{inside}", "answered"), ("10.0.0.0/8", "refused")],
-)
-def test_launch_lets_in_whom_it_is_told_to(namespace, allowed, outcome):
-    allowed = allowed.format(inside=namespace.inside)
-    with commands.Command(*_LAUNCH, "--allow", allowed, SCRIPT) as launched:
-        ports = _ports(launched)
-        addresses = [(namespace.outside, port) for port in ports]
-        assert _outcomes(addresses, namespace.within) == [outcome] * 3
         if outcome == "refused":
             launched.wait_for_line(
                 f"tf_syncrep: a connection from {namespace.inside} to port {ports[0]} "
                 "was refused: --allow does not name that host"
             )
+        _end(ports[0])
+        assert launched.wait() == 0, launched.output
 
 
 @pytest.mark.ci
@@ -130,17 +123,14 @@ def test_servers_and_coordinator_of_launch_are_closed(namespace, tmp_path):
         assert _outcomes(others, namespace.within) == ["refused"] * 3
 
 
-def _tf_config(namespace, peer):
-    """A chief within the namespace, and one peer."""
-    cluster = {"chief": [f"{namespace.inside}:1"], "evaluator": [f"{peer}:1"]}
-    return json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}})
-
-
 def _task_within(namespace, peer, *args):
+    """A chief within the namespace, in whose cluster there is one peer."""
+    cluster = {"chief": [f"{namespace.inside}:1"], "evaluator": [f"{peer}:1"]}
+    config = TaskConfig(cluster, "chief", 0)
     return commands.Command(
         *("task", *args, SCRIPT),
         program=[*namespace.within, commands.CONSOLE_SCRIPT],
-        env={"TF_CONFIG": _tf_config(namespace, peer)},
+        env={"TF_CONFIG": config.to_json()},
     )
 
 
@@ -153,7 +143,7 @@ def test_a_task_lets_in_the_hosts_of_its_cluster_as_their_addresses_change(names
         assert _outcomes([address], namespace.within) == ["answered"]
         # The peer was started again at another address.
         hosts.write_text(f"{namespace.outside} peer.test\n")
-        _wait_for_outcome("answered", address)
+        waiting.until(lambda: _outcomes([address]) == ["answered"])
         _end(address[1], namespace.inside)
         assert task.wait() == 0, task.output
 
@@ -173,20 +163,16 @@ def test_a_name_without_an_address_is_told_when_somebody_is_refused(namespace):
     ("args", "outcome"),
     [
         ([], "refused"),
-        (["--allow", "{outside}/31"], "answered"),
+        (["--allow", "{pair}"], "answered"),
         (["--allow", "local"], "refused"),
         (["--allow", "all"], "answered"),
     ],
 )
 def test_a_task_lets_in_whom_it_is_told_to(namespace, args, outcome):
-    args = [arg.format(outside=_even(namespace.outside)) for arg in args]
+    pair = ipaddress.ip_network(f"{namespace.outside}/31", strict=False)
+    args = [arg.format(pair=pair) for arg in args]
     with _task_within(namespace, "198.18.255.254", *args) as task:
         assert _outcomes([(namespace.inside, _ports(task)[0])]) == [outcome]
-
-
-def _even(address):
-    head, _, last = address.rpartition(".")
-    return f"{head}.{int(last) & ~1}"
 
 
 @pytest.mark.ci
@@ -197,14 +183,11 @@ def test_a_server_lets_in_whom_it_is_told_to(namespace, args):
     ports = local_cluster.LocalCluster(0, 1, chief=False)
     port = ports.tasks[0].config.port
     ports.close()
-    config = {
-        "cluster": {"ps": [f"{namespace.inside}:{port}"]},
-        "task": {"type": "ps", "index": 0},
-    }
+    config = TaskConfig({"ps": [f"{namespace.inside}:{port}"]}, "ps", 0)
     with commands.Command(
         *("serve", *args),
         program=[*namespace.within, commands.CONSOLE_SCRIPT],
-        env={"TF_CONFIG": json.dumps(config)},
+        env={"TF_CONFIG": config.to_json()},
     ) as server:
         server.wait_for_line("serving ps 0")
         address = (namespace.inside, port)
@@ -262,10 +245,8 @@ def test_a_refused_connection_holds_up_nobody_who_has_polled(namespace, first, e
         text=True,
     ) as accepting:
         port = int(accepting.stdout.readline())
-        deadline = time.monotonic() + commands.DEADLINE_SECS
         status = pathlib.Path(f"/proc/{accepting.pid}/status")
-        while "State:\tS" not in status.read_text():
-            assert time.monotonic() < deadline
+        waiting.until(lambda: "State:\tS" in status.read_text())
         try:
             outside = (namespace.outside, port)
             assert _outcomes([outside], namespace.within) == ["refused"]
@@ -298,10 +279,10 @@ _RULE = (
     ],
 )
 def test_bad_input_is_one_line_and_status_2(command, value, reason):
-    config = {"cluster": {"ps": ["h:1024"]}, "task": {"type": "ps", "index": 0}}
+    config = TaskConfig({"ps": ["h:1024"]}, "ps", 0)
     args = [] if command == "serve" else [SCRIPT]
     result = commands.run(
-        *(command, "--allow", value, *args), env={"TF_CONFIG": json.dumps(config)}
+        *(command, "--allow", value, *args), env={"TF_CONFIG": config.to_json()}
     )
     said = f"tf-syncrep {command}: error: {_RULE}{reason}. Received: {value!r}"
     assert result.output == said

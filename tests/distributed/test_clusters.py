@@ -5,11 +5,10 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 
-import clusters
 import programs
 import pytest
+import waiting
 
 pytestmark = pytest.mark.ci
 
@@ -47,10 +46,7 @@ def test_tasks_die_with_who_started_them(tmp_path):
         assert len(pids) == 2
         assert all(map(runs, pids))
         process.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + clusters.DEADLINE_SECS
-    while any(map(runs, pids)):
-        assert time.monotonic() < deadline, pids
-        time.sleep(0.05)
+    waiting.until(lambda: not any(map(runs, pids)))
 
 
 def test_programs_that_end_while_others_start_have_their_own_status():

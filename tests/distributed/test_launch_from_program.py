@@ -60,8 +60,7 @@ def test_runs_a_script_from_any_thread_passes_signals_on_and_returns_the_status(
     program,
 ):
     program.process.send_signal(signal.SIGINT)
-    assert program.wait() == 0, program.output
-    assert program.pids() == []
+    assert program.wait_for_all() == 0, program.output
     assert program.output.count("interrupted") == 2
     assert [x.partition("begins ")[2] for x in program.stdout if "begins" in x] == [
         *2 * ['["it\'s"]'],
@@ -122,12 +121,11 @@ def test_a_wrong_argument_is_named_as_python_knows_it(argument, value):
     assert "--" not in reason
 
 
-def test_options_may_be_longer_than_an_argument_of_linux(tmp_path):
+def test_options_may_be_longer_than_an_argument_of_linux(script):
     """The limit is 128 KiB for one word, and 2 MiB and more for all."""
-    script = tmp_path / "script.py"
-    script.write_text("import sys; sys.exit(len(''.join(sys.argv[1:])) // 5000)")
+    path = script("import sys; sys.exit(len(''.join(sys.argv[1:])) // 5000)")
     options = tfs.distribute.LaunchOptions(
-        script, args=["x" * 5000] * 50, run_script_on="workers", num_workers=1, num_ps=0
+        path, args=["x" * 5000] * 50, run_script_on="workers", num_workers=1, num_ps=0
     )
     assert tfs.distribute.launch(options) == 50
 

@@ -12,18 +12,6 @@ import pytest
 WORKERS_ONLY = ("launch", "--run-script-on", "workers", "--ps", 0, "--workers")
 
 
-@pytest.fixture
-def script(tmp_path):
-    """A function that writes a script and returns its path."""
-
-    def write(source):
-        path = tmp_path / "script.py"
-        path.write_text(source)
-        return path
-
-    return write
-
-
 def messages(lines):
     """Lines without their time, so that they can be compared."""
     return [re.sub(r"^\d\d:\d\d:\d\d ", "", line) for line in lines]
@@ -185,8 +173,7 @@ def test_waits_for_all_workers_and_stops_the_script_that_serves(script):
     with commands.Command(
         "launch", "--run-script-on", "all", "--workers", 2, path, cwd=path.parent
     ) as command:
-        assert command.wait() == 0
-        assert command.pids() == []
+        assert command.wait_for_all() == 0
     assert sorted(messages(command.stdout)) == [
         "ps-0     | began",
         "worker-0 | began",
@@ -202,8 +189,7 @@ def test_other_tasks_are_not_waited_for_without_end_after_the_chief(script):
         "time.sleep(json.loads(os.environ['TF_CONFIG'])['task']['index'] * 1000)\n"
     )
     with commands.Command(*WORKERS_ONLY, 2, "--grace", 0.2, path) as command:
-        assert command.wait() == 0
-        assert command.pids() == []
+        assert command.wait_for_all() == 0
     assert re.search(
         r"worker-1 \(pid \d+\) did not end within 0\.2 s of worker-0; ending it",
         command.output,

@@ -1,53 +1,21 @@
-"""Wrong options of a launch are refused at once, in one line, with status 2."""
+"""Wrong options of `launch` and `task` are refused in one line, with status 2."""
 
 import commands
 import pytest
 
-
-@pytest.fixture
-def script(tmp_path):
-    path = tmp_path / "script.py"
-    path.write_text("raise SystemExit('the script has run')")
-    return path
+RAISES = "raise SystemExit('the script has run')"
+SECONDS = "be a number of seconds that is not negative"
 
 
-def assert_refused(result, message):
-    assert result.output == f"tf-syncrep launch: error: {message}"
+def assert_refused(result, message, command="launch"):
+    assert result.output == f"tf-syncrep {command}: error: {message}"
     assert result.process.returncode == 2
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            ["--workers", 0],
-            "--workers must be a whole number of at least 1. Received: 0",
-        ),
         (["--workers", "two"], "argument --workers: invalid int value: 'two'"),
-        (["--ps", -1], "--ps must be a whole number of at least 0. Received: -1"),
-        (
-            ["--max-restarts", -1],
-            "--max-restarts must be a whole number of at least 0. Received: -1",
-        ),
-        (
-            ["--inter-op-threads", 1],
-            "argument --inter-op-threads: must be a whole number of at least 2. "
-            "Received: 1",
-        ),
-        (
-            ["--intra-op-threads", 0],
-            "argument --intra-op-threads: must be a whole number of at least 1. "
-            "Received: 0",
-        ),
-        (
-            ["--grace", -1],
-            "--grace must be a number of seconds that is not negative. Received: -1.0",
-        ),
-        (
-            ["--ready-timeout", "nan"],
-            "--ready-timeout must be a number of seconds that is not negative. "
-            "Received: nan",
-        ),
         (
             ["--no-chief"],
             "--no-chief is for scripts that run on workers or on all: the coordinator "
@@ -57,16 +25,34 @@ def assert_refused(result, message):
             ["--workers", 2, "--base-port", 65533],
             "--base-port must leave room for 4 ports up to 65535. Received: 65533",
         ),
-        (
-            ["--base-port", -1],
-            "--base-port must leave room for 3 ports up to 65535. Received: -1",
-        ),
     ],
 )
 def test_options(script, options, message):
-    assert_refused(commands.run("launch", *options, script), message)
+    assert_refused(commands.run("launch", *options, script(RAISES)), message)
 
 
+@pytest.mark.parametrize(
+    ("command", "option", "value", "rule"),
+    [
+        ("launch", "--workers", 0, "be a whole number of at least 1"),
+        ("launch", "--ps", -1, "be a whole number of at least 0"),
+        ("launch", "--max-restarts", -1, "be a whole number of at least 0"),
+        ("launch", "--inter-op-threads", 1, "be a whole number of at least 2"),
+        ("launch", "--intra-op-threads", 0, "be a whole number of at least 1"),
+        ("launch", "--grace", -1.0, SECONDS),
+        ("launch", "--ready-timeout", "nan", SECONDS),
+        ("launch", "--base-port", -1, "leave room for 3 ports up to 65535"),
+        ("task", "--ready-timeout", -1.0, SECONDS),
+    ],
+)
+def test_numbers(script, command, option, value, rule):
+    result = commands.run(command, option, value, script(RAISES))
+    # The parser itself checks some.
+    named = f"argument {option}:" if option.endswith("threads") else option
+    assert_refused(result, f"{named} must {rule}. Received: {value}", command)
+
+
+@pytest.mark.parametrize("command", ["launch", "task"])
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -76,8 +62,9 @@ def test_options(script, options, message):
         (["-m", "no_such.module"], "there is no module 'no_such.module'"),
     ],
 )
-def test_no_such_script(tmp_path, words, message):
-    assert_refused(commands.run("launch", *words, cwd=tmp_path), message)
+def test_no_such_script(tmp_path, command, words, message):
+    result = commands.run(command, *words, cwd=tmp_path, env={"TF_CONFIG": None})
+    assert_refused(result, message, command)
 
 
 @pytest.mark.parametrize(
@@ -111,6 +98,6 @@ def test_a_port_that_another_launch_uses_is_named_with_the_task_that_needs_it(
     options = ("launch", "--run-script-on", "workers", "--ps", 0)
     with commands.Command(*options, path, stdin=-1) as first:
         port = int(first.wait_for_line(r'"worker": \["127.0.0.1:(\d+)"')[1])
-        second = commands.run(*options, "--base-port", port, script)
+        second = commands.run(*options, "--base-port", port, script(RAISES))
         assert first.process.poll() is None
     assert_refused(second, f"port {port} is in use; worker-0 needs it")

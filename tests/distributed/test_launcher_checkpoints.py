@@ -47,10 +47,9 @@ def test_weights_are_those_of_a_training_that_nobody_disturbed(
             steps += draw.randint(1, updates // (kills + 1))
             launched.wait_for_line(r"chief +\| step \d+", occurrence=steps)
             ps = f"ps-{draw.randrange(2)}"
-            kill_server(launched, ps, kill + 1)
+            os.kill(launched.pid_of(ps, kill + 1), signal.SIGKILL)
             launched.wait_for_line(rf"restart {kill + 1} of {kills} of all tasks")
-        assert launched.wait() == 0, launched.output
-        assert launched.pids() == []
+        assert launched.wait_for_all() == 0, launched.output
     assert re.search(GOES_ON, launched.output)
     models.assert_trained(tmp_path / "result.npz", updates)
 
@@ -74,31 +73,22 @@ def test_server_killed_while_it_writes_leaves_the_last_checkpoint(tmp_path, step
         launched.wait_for_line("a checkpoint is there")
         for kill, step in enumerate(steps, start=1):
             last = checkpoint_steps.await_step(directory, step)
-            kill_server(launched, f"ps-{kill % 2}", kill)
+            os.kill(launched.pid_of(f"ps-{kill % 2}", kill), signal.SIGKILL)
             number = int(launched.wait_for_line(GOES_ON, occurrence=kill)[1])
             assert number in (last, last + 1)
         assert launched.wait() == 0, launched.output
     models.assert_trained(tmp_path / "result.npz", updates)
 
 
-def kill_server(launched, name, life):
-    pid = launched.wait_for_line(
-        rf"{name} starts at \S+ \(pid (\d+)\)", occurrence=life
-    )[1]
-    os.kill(int(pid), signal.SIGKILL)
-
-
 @pytest.mark.slow
 @pytest.mark.one_version
-def test_run_ends_when_servers_die_too_often(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text("import time; print('waiting', flush=True); time.sleep(1000)")
-    with commands.Command("launch", *OPTIONS, "--max-restarts", 1, script) as launched:
+def test_run_ends_when_servers_die_too_often(script):
+    path = script("import time; print('waiting', flush=True); time.sleep(1000)")
+    with commands.Command("launch", *OPTIONS, "--max-restarts", 1, path) as launched:
         for begin in (1, 2):
             launched.wait_for_line("waiting", occurrence=begin)
-            kill_server(launched, "ps-0", begin)
-        assert launched.wait() == 1
-        assert launched.pids() == []
+            os.kill(launched.pid_of("ps-0", begin), signal.SIGKILL)
+        assert launched.wait_for_all() == 1
     assert re.search(
         r"ps-0 \(pid \d+\) was killed by SIGKILL; its variables are lost, after 1 "
         "restarts, ending the run",

@@ -5,11 +5,11 @@ import re
 import select
 import signal
 import subprocess
-import time
 
 import commands
-import process_threads
 import pytest
+import waiting
+from process_threads import all_in_state, only_child
 
 pytestmark = pytest.mark.one_version
 
@@ -35,22 +35,14 @@ except KeyboardInterrupt:
 
 
 @pytest.fixture
-def script(tmp_path):
-    path = tmp_path / "script.py"
-    path.write_text(SCRIPT)
-    return path
+def sleeper(script):
+    """The path of the script."""
+    return script(SCRIPT)
 
 
-def only_child(pid):
-    """The only child of a process: the body of the front, or the task of the body."""
-    with open(f"/proc/{pid}/task/{pid}/children") as children:
-        (child,) = map(int, children.read().split())
-    return child
-
-
-def test_ctrl_c_on_a_terminal_arrives_once_and_leaves_the_terminal(script):
+def test_ctrl_c_on_a_terminal_arrives_once_and_leaves_the_terminal(sleeper):
     status, shown = commands.run_on_terminal(
-        *WORKERS_ONLY, script, answers={b"ready": b"\x03"}
+        *WORKERS_ONLY, sleeper, answers={b"ready": b"\x03"}
     )
     assert status == 9
     assert shown.count(b"interrupted") == 1
@@ -73,49 +65,45 @@ def test_ctrl_c_on_a_terminal_arrives_once_and_leaves_the_terminal(script):
     ],
 )
 def test_a_signal_reaches_the_script_whose_status_is_returned(
-    script, name, ignored, options, status, said
+    sleeper, name, ignored, options, status, said
 ):
     signum = getattr(signal, name)
     if signal.getsignal(signum) == signal.SIG_IGN:
         pytest.skip(f"{name} is ignored here, as under nohup, and so by the launcher")
-    with commands.Command(*WORKERS_ONLY, *options, script, *ignored) as command:
+    with commands.Command(*WORKERS_ONLY, *options, sleeper, *ignored) as command:
         command.wait_for_line("ready")
         command.process.send_signal(signum)
-        assert command.wait() == status
-        assert command.pids() == []
+        assert command.wait_for_all() == status
     assert re.search(rf"launch   \| {said}", command.output)
     assert ("worker-0 | interrupted" in command.output) == (name == "SIGINT")
 
 
-def test_a_second_ctrl_c_kills_at_once(script):
-    with commands.Command(*WORKERS_ONLY, "--grace", 1e6, script, "SIGINT") as command:
+def test_a_second_ctrl_c_kills_at_once(sleeper):
+    with commands.Command(*WORKERS_ONLY, "--grace", 1e6, sleeper, "SIGINT") as command:
         command.wait_for_line("ready")
         command.process.send_signal(signal.SIGINT)
         command.wait_for_line("SIGINT received")
         command.process.send_signal(signal.SIGINT)
-        assert command.wait() == 128 + signal.SIGINT
-        assert command.pids() == []
+        assert command.wait_for_all() == 128 + signal.SIGINT
 
 
-def test_grandchildren_are_killed_when_the_script_ends(tmp_path):
-    path = tmp_path / "script.py"
-    path.write_text(SCRIPT.replace('print("ready", flush=True)', "sys.exit(5)"))
+def test_grandchildren_are_killed_when_the_script_ends(script):
+    path = script(SCRIPT.replace('print("ready", flush=True)', "sys.exit(5)"))
     with commands.Command(*WORKERS_ONLY, path) as command:
-        assert command.wait() == 5
-        assert command.pids() == []
+        assert command.wait_for_all() == 5
 
 
 @pytest.mark.parametrize("victim", ["front", "body"])
-def test_a_killed_launcher_leaves_nothing(script, victim):
-    with commands.Command(*WORKERS_ONLY, script, "SIGTERM", "SIGINT") as command:
+def test_a_killed_launcher_leaves_nothing(sleeper, victim):
+    with commands.Command(*WORKERS_ONLY, sleeper, "SIGTERM", "SIGINT") as command:
         command.wait_for_line("ready")
         front = command.process.pid
         os.kill(front if victim == "front" else only_child(front), signal.SIGKILL)
         command.wait_until_no_process_is_left()
 
 
-def test_the_script_dies_even_if_the_whole_launcher_is_killed_at_once(script):
-    with commands.Command(*WORKERS_ONLY, script, "SIGTERM", "SIGINT") as command:
+def test_the_script_dies_even_if_the_whole_launcher_is_killed_at_once(sleeper):
+    with commands.Command(*WORKERS_ONLY, sleeper, "SIGTERM", "SIGINT") as command:
         command.wait_for_line("ready")
         front = command.process.pid
         body = only_child(front)
@@ -128,9 +116,8 @@ def test_the_script_dies_even_if_the_whole_launcher_is_killed_at_once(script):
         assert ended
 
 
-def test_a_reader_that_goes_away_ends_the_run(tmp_path):
-    path = tmp_path / "script.py"
-    path.write_text("while True: print('line')")
+def test_a_reader_that_goes_away_ends_the_run(script):
+    path = script("while True: print('line')")
     process = subprocess.Popen(
         [commands.CONSOLE_SCRIPT, *map(str, WORKERS_ONLY), path],
         stdin=subprocess.DEVNULL,
@@ -143,11 +130,8 @@ def test_a_reader_that_goes_away_ends_the_run(tmp_path):
 
 
 @pytest.mark.parametrize("script_fails", [False, True])
-def test_a_dead_ps_is_named_even_if_the_script_fails_of_it_first(
-    tmp_path, script_fails
-):
-    path = tmp_path / "script.py"
-    path.write_text(
+def test_a_dead_ps_is_named_even_if_the_script_fails_of_it_first(script, script_fails):
+    path = script(
         "import os, sys, time\n"
         "print('pid', os.getpid(), flush=True)\n"
         "if '\"type\": \"ps\"' in os.environ['TF_CONFIG']:\n"
@@ -156,7 +140,7 @@ def test_a_dead_ps_is_named_even_if_the_script_fails_of_it_first(
         "    time.sleep(0.01)\n"
         "sys.exit(4)\n"
     )
-    done = tmp_path / "done"
+    done = path.with_name("done")
     with commands.Command("launch", "--run-script-on", "all", path, done) as command:
         ps = int(command.wait_for_line(r"ps-0     \| pid (\d+)")[1])
         worker = int(command.wait_for_line(r"worker-0 \| pid (\d+)")[1])
@@ -170,8 +154,7 @@ def test_a_dead_ps_is_named_even_if_the_script_fails_of_it_first(
         if script_fails:
             wait_for_state(ps, "Z")
             os.kill(body, signal.SIGCONT)
-        assert command.wait() == 1
-        assert command.pids() == []
+        assert command.wait_for_all() == 1
     assert re.search(
         r"launch   \| ps-0 \(pid \d+\) was killed by SIGKILL; its variables are lost, "
         "ending the run",
@@ -184,7 +167,4 @@ def wait_for_state(pid, state):
 
     It is stopped when all its threads are: one that waits for a child would reap it.
     """
-    deadline = time.monotonic() + commands.DEADLINE_SECS
-    while not process_threads.all_in_state(pid, state):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    waiting.until(lambda: all_in_state(pid, state))

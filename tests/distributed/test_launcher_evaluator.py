@@ -12,8 +12,9 @@ import pytest
 import tensorflow as tf
 
 from tf_syncrep.python.checkpoint.directory import Directory
+from tf_syncrep.python.distribute.cluster import TaskConfig
 
-SCRIPT = pathlib.Path(__file__).with_name("evaluator_script.py")
+SCRIPT = pathlib.Path(__file__).with_name("checkpoint_script.py")
 # Nothing imports TensorFlow: the script runs in a chief, and there are no servers.
 QUICK = ("launch", "--run-script-on", "workers", "--ps", 0, "--evaluator")
 
@@ -24,10 +25,10 @@ is_evaluator = config["task"] == {"type": "evaluator", "index": 0}
 """
 
 
-def write(folder, source):
-    script = folder / "script.py"
-    script.write_text(_IS_EVALUATOR + source)
-    return script
+@pytest.fixture
+def script(script):
+    """The function for scripts, which know whether they are the evaluator."""
+    return lambda source: script(_IS_EVALUATOR + source)
 
 
 def evaluations(folder, training_folder):
@@ -54,7 +55,7 @@ def test_checkpoints_of_tables_on_two_servers_are_evaluated_in_one_process(tmp_p
     folder = tmp_path / "checkpoints"
     options = ("--workers", 2, "--ps", 2, "--evaluator")
     result = commands.run(
-        "launch", *options, SCRIPT, folder, 40, env=programs.environment()
+        *("launch", *options, SCRIPT, folder, tmp_path, 40), env=programs.environment()
     )
     assert result.process.returncode == 0, result.output
     assert "evaluator | The evaluator ends: training has ended." in result.output
@@ -67,22 +68,23 @@ def test_task_of_a_scheduler_waits_for_checkpoints_and_for_no_server(tmp_path):
     """It is there before all others, and goes on after the servers have ended."""
     folder = tmp_path / "checkpoints"
     cluster = {"chief": ["h:1"], "worker": ["h:2"], "ps": ["h:3"]}
-    config = {"cluster": cluster, "task": {"type": "evaluator", "index": 0}}
-    env = {**programs.environment(), "TF_CONFIG": json.dumps(config)}
-    with commands.Command("task", SCRIPT, folder, env=env) as evaluator:
+    config = TaskConfig(cluster, "evaluator", 0)
+    env = {**programs.environment(), "TF_CONFIG": config.to_json()}
+    with commands.Command("task", SCRIPT, folder, tmp_path, env=env) as evaluator:
         evaluator.wait_for_line("Evaluating the checkpoints in")
         options = ("--workers", 2, "--ps", 1)
         trained = commands.run(
-            "launch", *options, SCRIPT, folder, 10, env=programs.environment()
+            *("launch", *options, SCRIPT, folder, tmp_path, 10),
+            env=programs.environment(),
         )
         assert trained.process.returncode == 0, trained.output
         assert evaluator.wait() == 0, evaluator.output
     evaluations(tmp_path, folder)
 
 
-def test_evaluator_is_no_part_of_the_cluster(tmp_path):
-    script = write(tmp_path, 'print(config["task"]["type"], list(config["cluster"]))')
-    result = commands.run(*QUICK, "--workers", 2, script)
+def test_evaluator_is_no_part_of_the_cluster(script):
+    source = 'print(config["task"]["type"], list(config["cluster"]))'
+    result = commands.run(*QUICK, "--workers", 2, script(source))
     assert result.process.returncode == 0
     said = sorted(line.partition(" ")[2] for line in result.stdout)
     assert said == [
@@ -92,24 +94,19 @@ def test_evaluator_is_no_part_of_the_cluster(tmp_path):
     ]
 
 
-def test_evaluator_that_fails_is_started_again_and_then_done_without(tmp_path):
+def test_evaluator_that_fails_is_started_again_and_then_done_without(script):
     """The status of the run is that of the training."""
-    script = write(
-        tmp_path,
-        f"""
+    path = script("""
 if is_evaluator:
-    with open({str(tmp_path / "starts")!r}, "a") as file:
+    with open("starts", "a") as file:
         file.write("x")
     sys.exit(3)
-while not os.path.exists({str(tmp_path / "starts")!r}) or (
-    len(open({str(tmp_path / "starts")!r}).read()) < 3
-):
+while not os.path.exists("starts") or os.path.getsize("starts") < 3:
     time.sleep(0.01)
 sys.stdin.read()
-""",
-    )
-    options = ("--max-restarts", 2, "--no-prefix")
-    with commands.Command(*QUICK, *options, script, stdin=-1) as launched:
+""")
+    words = (*QUICK, "--max-restarts", 2, "--no-prefix", path)
+    with commands.Command(*words, stdin=-1, cwd=path.parent) as launched:
         for restart in (1, 2):
             launched.wait_for_line(
                 rf"evaluator \(pid \d+\) exited with status 3; restart {restart} of 2, "
@@ -123,39 +120,32 @@ sys.stdin.read()
         assert launched.wait() == 0
 
 
-def test_evaluator_has_a_while_to_end_when_training_has_ended(tmp_path):
-    script = write(
-        tmp_path,
-        """
+def test_evaluator_has_a_while_to_end_when_training_has_ended(script):
+    path = script("""
 if is_evaluator:
     print("follows", flush=True)
     time.sleep(1000)
 elif not sys.stdin.readline():
     sys.exit(1)
-""",
-    )
-    with commands.Command(*QUICK, "--grace", 0.5, script, stdin=-1) as launched:
+""")
+    with commands.Command(*QUICK, "--grace", 0.5, path, stdin=-1) as launched:
         launched.wait_for_line("follows")
         launched.write("end\n")
-        assert launched.wait() == 0
-        assert launched.pids() == []
+        assert launched.wait_for_all() == 0
     assert re.search(
         r"evaluator \(pid \d+\) did not end within 0\.5 s of worker-0; ending it",
         launched.output,
     )
 
 
-def test_signal_is_passed_on_to_the_evaluator(tmp_path):
-    script = write(
-        tmp_path,
-        """
+def test_signal_is_passed_on_to_the_evaluator(script):
+    path = script("""
 import signal
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(5 * is_evaluator))
 print("waits", flush=True)
 time.sleep(1000)
-""",
-    )
-    with commands.Command(*QUICK, script) as launched:
+""")
+    with commands.Command(*QUICK, path) as launched:
         launched.wait_for_line("waits", occurrence=2)
         launched.process.send_signal(signal.SIGTERM)
         assert launched.wait() == 5

@@ -45,15 +45,9 @@ print("\rdone")
 
 
 @pytest.fixture
-def script(tmp_path):
-    """A function that writes a script, after an import, and returns its path."""
-
-    def write(source):
-        path = tmp_path / "script.py"
-        path.write_text(f"import os, sys\n{source}\n")
-        return path
-
-    return write
+def script(script):
+    """The function for scripts, which begin with an import."""
+    return lambda source: script(f"import os, sys\n{source}\n")
 
 
 @pytest.mark.parametrize(

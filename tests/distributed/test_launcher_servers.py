@@ -36,25 +36,20 @@ os._exit(7)
 
 
 @pytest.fixture
-def script(tmp_path):
-    path = tmp_path / "script.py"
-    path.write_text("import time; print('waiting', flush=True); time.sleep(1000)")
-    return path
-
-
-def pid_of(command, name):
-    return int(command.wait_for_line(rf"{name} starts at \S+ \(pid (\d+)\)")[1])
+def sleeper(script):
+    """The path of a script that waits for long."""
+    return script("import time; print('waiting', flush=True); time.sleep(1000)")
 
 
 @pytest.mark.ci
 def test_a_strategy_computes_on_servers_that_answered_and_goes_on_when_one_is_restarted(
-    tmp_path,
+    script,
 ):
-    path = tmp_path / "script.py"
-    path.write_text(COMPUTES)
-    with commands.Command("launch", "--workers", 2, path, stdin=-1) as command:
+    with commands.Command(
+        "launch", "--workers", 2, script(COMPUTES), stdin=-1
+    ) as command:
         command.wait_for_line("both workers are connected")
-        first = pid_of(command, "worker-1")
+        first = command.pid_of("worker-1")
         os.kill(first, signal.SIGKILL)
         second = command.wait_for_line(
             rf"worker-1 \(pid {first}\) was killed by SIGKILL; restart 1 of 3, "
@@ -62,8 +57,7 @@ def test_a_strategy_computes_on_servers_that_answered_and_goes_on_when_one_is_re
         )
         assert int(second[1]) in command.pids()
         command.write("\n")
-        assert command.wait() == 7
-        assert command.pids() == []
+        assert command.wait_for_all() == 7
     assert re.search(r"chief    \| total 45\.0 /job:ps/", command.output)
     said = [line.partition(" ")[2] for line in command.stderr]
     answer = next(i for i, line in enumerate(said) if "all servers answer" in line)
@@ -71,17 +65,18 @@ def test_a_strategy_computes_on_servers_that_answered_and_goes_on_when_one_is_re
     assert re.fullmatch(r"launch   \| chief \(pid \d+\) exited with status 7", said[-1])
 
 
-def test_going_on_without_a_killed_worker_on_request_but_not_without_any(script):
+def test_going_on_without_a_killed_worker_on_request_but_not_without_any(
+    sleeper,
+):
     options = ("--workers", 2, "--ps", 0, "--on-worker-failure", "continue")
-    with commands.Command("launch", *options, script) as command:
+    with commands.Command("launch", *options, sleeper) as command:
         command.wait_for_line("waiting")
-        os.kill(pid_of(command, "worker-1"), signal.SIGKILL)
+        os.kill(command.pid_of("worker-1"), signal.SIGKILL)
         command.wait_for_line(
             r"worker-1 \(pid \d+\) was killed by SIGKILL; going on without it"
         )
-        os.kill(pid_of(command, "worker-0"), signal.SIGTERM)
-        assert command.wait() == 1
-        assert command.pids() == []
+        os.kill(command.pid_of("worker-0"), signal.SIGTERM)
+        assert command.wait_for_all() == 1
     assert re.search(
         r"worker-0 \(pid \d+\) exited with status 143; no worker is left, ending the "
         "run",
@@ -89,11 +84,10 @@ def test_going_on_without_a_killed_worker_on_request_but_not_without_any(script)
     )
 
 
-def test_a_server_that_never_answers_is_named(script):
-    with commands.Command("launch", "--ready-timeout", 1, script) as command:
-        os.kill(pid_of(command, "worker-0"), signal.SIGSTOP)
-        assert command.wait() == 1
-        assert command.pids() == []
+def test_a_server_that_never_answers_is_named(sleeper):
+    with commands.Command("launch", "--ready-timeout", 1, sleeper) as command:
+        os.kill(command.pid_of("worker-0"), signal.SIGSTOP)
+        assert command.wait_for_all() == 1
     assert re.search(
         r"worker-0 \(pid \d+\) did not answer within 1 s; ending the run",
         command.output,
@@ -101,12 +95,11 @@ def test_a_server_that_never_answers_is_named(script):
     assert "waiting" not in command.output
 
 
-def test_a_server_that_cannot_start_says_why(script, tmp_path):
+def test_a_server_that_cannot_start_says_why(sleeper, tmp_path):
     (tmp_path / "tensorflow.py").write_text("raise ImportError('it is broken')")
     env = {"PYTHONPATH": str(tmp_path)}
-    with commands.Command("launch", script, env=env) as command:
-        assert command.wait() == 1
-        assert command.pids() == []
+    with commands.Command("launch", sleeper, env=env) as command:
+        assert command.wait_for_all() == 1
     assert "TensorFlow cannot be imported here (it is broken)" in command.output
     assert "Traceback" not in command.output
     assert re.search(
@@ -117,10 +110,9 @@ def test_a_server_that_cannot_start_says_why(script, tmp_path):
     assert "waiting" not in command.output
 
 
-def test_ctrl_c_while_the_servers_start(script):
-    with commands.Command("launch", script) as command:
-        pid_of(command, "ps-0")
+def test_ctrl_c_while_the_servers_start(sleeper):
+    with commands.Command("launch", sleeper) as command:
+        command.pid_of("ps-0")
         command.process.send_signal(signal.SIGINT)
-        assert command.wait() == 128 + signal.SIGINT
-        assert command.pids() == []
+        assert command.wait_for_all() == 128 + signal.SIGINT
     assert "SIGINT received before the script began" in command.output

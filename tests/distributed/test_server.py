@@ -1,19 +1,19 @@
 """`tf-syncrep serve`: one task of TF_CONFIG, its errors and its end."""
 
-import json
 import pathlib
 import signal
 import socket
-import time
 
 import clusters
 import commands
 import programs
 import pytest
 import tensorflow as tf
+import waiting
 from process_threads import threads_named
 
 from tf_syncrep.python.distribute import memory, threads
+from tf_syncrep.python.distribute.cluster import TaskConfig
 from tf_syncrep.python.distribute.readiness import grpc_answers
 
 NAMES_THREADS = tuple(map(int, tf.__version__.split(".")[:2])) >= (2, 16)
@@ -24,11 +24,8 @@ def test_a_port_in_use_is_one_line_and_status_2():
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        tf_config = {
-            "cluster": {"ps": [f"127.0.0.1:{port}"]},
-            "task": {"type": "ps", "index": 0},
-        }
-        result = commands.run("serve", env={"TF_CONFIG": json.dumps(tf_config)})
+        config = TaskConfig({"ps": [f"127.0.0.1:{port}"]}, "ps", 0)
+        result = commands.run("serve", env={"TF_CONFIG": config.to_json()})
     assert result.output == f"tf-syncrep serve: error: port {port} is in use"
     assert result.process.returncode == 2
 
@@ -79,12 +76,9 @@ def test_serves_the_task_at_its_address_again_after_a_kill_and_ends_by_signals(
         cluster.wait_for_output("worker-0", serving)
         # TensorFlow 2.15 gives its threads no names, and others name themselves.
         wanted = 3 if NAMES_THREADS else 0
-        deadline = time.monotonic() + clusters.DEADLINE_SECS
         pid = cluster.pid("worker-0")
-        while (found := len(threads_named("tf_Compute", pid))) < wanted:
-            assert time.monotonic() < deadline, found
-            time.sleep(0.01)
-        assert found == wanted
+        waiting.until(lambda: len(threads_named("tf_Compute", pid)) >= wanted)
+        assert len(threads_named("tf_Compute", pid)) == wanted
         cluster.kill("worker-0")
         assert cluster.status("worker-0") == -signal.SIGKILL
         assert not grpc_answers(address)

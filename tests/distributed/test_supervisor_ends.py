@@ -8,12 +8,10 @@ With TensorFlow 2.21's own class, the replicas that are left wait for ever.
 import json
 import pathlib
 import re
-import sys
 import time
 
-import clusters
-import programs
 import pytest
+from sync_replicas_cluster import ReplicaCluster
 
 PROGRAM = pathlib.Path(__file__).parent / "supervisor_program.py"
 STYLES = ["managed", "with", "unstopped", "oldest", "chief_only_hooks"]
@@ -22,32 +20,18 @@ SECS = 20.0
 TOO_MANY = 10**6
 
 
-class Scripts:
+class Scripts(ReplicaCluster):
     """A parameter server, and two replicas that the test starts."""
 
     def __init__(self):
-        self.tasks = clusters.Cluster(
-            2, num_ps=1, chief=False, env=programs.environment(), serving=("ps",)
-        )
-
-    def __enter__(self):
-        self.tasks.__enter__()
-        return self
-
-    def __exit__(self, *exc_info):
-        self.tasks.__exit__(*exc_info)
-
-    def start(self, worker, style, batches, from_fork_server=True, **arguments):
         # It is strict, since otherwise the first replica would make all steps alone.
-        arguments = {"style": style, "batches": batches, "strict": True} | arguments
-        command = [sys.executable, str(PROGRAM), json.dumps(arguments)]
-        self.tasks.start(f"worker-{worker}", command, from_fork_server)
+        super().__init__(PROGRAM, 2, 1, strict=True)
+
+    def start(self, worker, style, batches, **arguments):
+        super().start(worker, style=style, batches=batches, **arguments)
 
     def output(self, worker):
         return self.tasks.output(f"worker-{worker}")
-
-    def wait_for(self, worker, text, occurrence=1):
-        self.tasks.wait_for_output(f"worker-{worker}", text, occurrence)
 
     def assert_ends(self, worker, status=0, has_server=True):
         """Waits for its end; returns the time of the end."""
@@ -66,12 +50,17 @@ class Scripts:
 
 @pytest.mark.ci
 @pytest.mark.parametrize(
-    ("style", "fails"), [*((style, False) for style in STYLES), ("managed", True)]
+    ("style", "fails", "from_fork_server"),
+    [
+        *((style, False, True) for style in STYLES),
+        ("managed", True, True),
+        ("unstopped", False, False),  # The end is an interpreter's own.
+    ],
 )
-def test_replica_that_ends_is_not_waited_for(style, fails):
+def test_replica_that_ends_is_not_waited_for(style, fails, from_fork_server):
     with Scripts() as scripts:
-        scripts.start(0, style, 9)
-        scripts.start(1, style, 3, fails=fails)
+        scripts.start(0, style, 9, from_fork_server=from_fork_server)
+        scripts.start(1, style, 3, fails=fails, from_fork_server=from_fork_server)
         ended = scripts.assert_ends(1, status=int(fails))
         assert scripts.assert_ends(0) - ended < SECS
         assert "end of input" not in scripts.output(0)
@@ -103,15 +92,6 @@ def test_chief_that_fails_may_come_back_and_its_replica_waits_for_it(style):
         told = re.findall(r"stats (.*)", scripts.output(0))
     first, second = (json.loads(one)["generation"] for one in told)
     assert second == first + 1
-
-
-@pytest.mark.ci
-def test_interpreters_own_end_is_told_of():
-    with Scripts() as scripts:
-        scripts.start(0, "unstopped", 9, from_fork_server=False)
-        scripts.start(1, "unstopped", 3, from_fork_server=False)
-        ended = scripts.assert_ends(1)
-        assert scripts.assert_ends(0) - ended < SECS
 
 
 @pytest.mark.ci

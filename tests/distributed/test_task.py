@@ -105,21 +105,3 @@ def test_servers_that_do_not_answer_are_named(tmp_path):
         "and let this host in (--allow)"
     )
     assert result.process.returncode == 1
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (
-            ["--ready-timeout", "-1", __file__],
-            "--ready-timeout must be a number of seconds that is not negative. "
-            "Received: -1.0",
-        ),
-        (["nowhere.py"], "the script 'nowhere.py' does not exist"),
-        (["-m", "no_such_module"], "there is no module 'no_such_module'"),
-    ],
-)
-def test_bad_input_is_one_line_and_status_2(args, message):
-    result = commands.run("task", *args, env={"TF_CONFIG": None})
-    assert result.output == f"tf-syncrep task: error: {message}"
-    assert result.process.returncode == 2

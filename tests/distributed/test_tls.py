@@ -1,7 +1,6 @@
 """`--tls`: tasks in different networks talk through TLS, and strangers cannot."""
 
 import contextlib
-import json
 import pathlib
 import shutil
 import signal
@@ -13,6 +12,7 @@ import types
 import certificates
 import commands
 import network_namespaces
+import process_threads
 import pytest
 
 from tf_syncrep.python.distribute import ports, readiness, tls, tunnels
@@ -51,13 +51,13 @@ class _Cluster:
 
     def start(self, name):
         cluster = {n: [f"{h}:{p}"] for n, (h, p) in self.addresses.items()}
-        config = {"cluster": cluster, "task": {"type": name, "index": 0}}
+        config = TaskConfig(cluster, name, 0)
         return commands.Command(
             # This makes sure that it is TLS that keeps strangers out.
             *("task", "--allow", "all", "--tls", _option(self._files)),
             *(COUNTING_SCRIPT, "stays"),
             program=[*self._namespaces[name].within, commands.CONSOLE_SCRIPT],
-            env={"TF_CONFIG": json.dumps(config), "TF_CPP_MIN_LOG_LEVEL": "2"},
+            env={"TF_CONFIG": config.to_json(), "TF_CPP_MIN_LOG_LEVEL": "2"},
             stdin=subprocess.PIPE,
         )
 
@@ -119,32 +119,18 @@ def test_a_task_ends_with_its_stunnel(files):
         cluster = _Cluster(namespaces, files.task)
         with cluster.start("ps") as ps:
             ps.wait_for_line("serving ps 0 at 127.0.0.1:")
+            watcher = str(process_threads.only_child(ps.process.pid))
             subprocess.run(
-                ["pkill", "-KILL", "--parent", _watcher_of(ps), "stunnel"], check=True
+                ["pkill", "-KILL", "--parent", watcher, "stunnel"], check=True
             )
             assert ps.wait() == 128 + signal.SIGTERM
             assert "error: stunnel ended with status -9, and the task" in ps.output
 
 
-def _watcher_of(command):
-    found = subprocess.run(
-        ["pgrep", "--parent", str(command.process.pid)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return found.stdout.strip()
-
-
-def _edited(tmp_path, name, text):
-    path = tmp_path / name
-    path.write_text(text)
-    return path
-
-
 def test_bad_files_are_one_sentence(files, tmp_path):
     certificate, key, authority = files.task
-    empty = _edited(tmp_path, "empty.pem", "")
+    empty = tmp_path / "empty.pem"
+    empty.touch()
     for value, message in {
         "a,b": "--tls must be three files, CERT,KEY,CA. Received: 'a,b'",
         f"{certificate},,{authority}": "--tls must be three files, CERT,KEY,CA.",
@@ -185,10 +171,10 @@ def test_local_ports_are_the_same_whatever_the_order_of_the_task_types():
 
 @pytest.mark.parametrize("command", ["serve", "task"])
 def test_without_stunnel_or_with_a_port_in_use_one_line_says_so(command, files):
-    config = {"cluster": {"ps": ["h:1024"]}, "task": {"type": "ps", "index": 0}}
+    config = TaskConfig({"ps": ["h:1024"]}, "ps", 0)
     words = [command, "--tls", _option(files.task)]
     words += [__file__] if command == "task" else []
-    env = {"TF_CONFIG": json.dumps(config), "PATH": str(files.folder)}
+    env = {"TF_CONFIG": config.to_json(), "PATH": str(files.folder)}
     result = commands.run(*words, env=env)
     start = "tf-syncrep serve: error: "
     assert result.output == (

@@ -7,14 +7,13 @@ step 15 without a checkpoint: a fast machine would have none when a task is kill
 """
 
 import json
-import os
 import sys
-import time
 
 import programs
 import tensorflow.compat.v1 as tf
 import v1_checkpoint_models
 import v1_sessions
+import waiting
 
 import tf_syncrep as tfs
 from tf_syncrep.python.checkpoint.directory import Directory
@@ -44,10 +43,8 @@ class Tell(tf.train.SessionRunHook):
         del run_context
         step = run_values.results
         print(f"past {step // 10 * 10}.", flush=True)
-        deadline = time.monotonic() + DEADLINE_SECS
-        while step >= LAST_WITHOUT_CHECKPOINT and not self._directory.manifests():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        if step >= LAST_WITHOUT_CHECKPOINT:
+            waiting.until(self._directory.manifests, secs=DEADLINE_SECS)
 
 
 def main(directory, last_step, use_resource, parts, sync, items):
@@ -61,19 +58,8 @@ def main(directory, last_step, use_resource, parts, sync, items):
         sync: whether the gradients of two replicas are averaged.
         items: how many items the work queue has.
     """
-    tf.disable_v2_behavior()
-    config = json.loads(os.environ["TF_CONFIG"])
-    cluster = tf.train.ClusterSpec(config["cluster"])
-    index = config["task"]["index"]
-    is_chief = index == 0
-    server = tf.distribute.Server(cluster, job_name="worker", task_index=index)
-    session_config = tf.ConfigProto(
-        device_filters=["/job:ps", f"/job:worker/task:{index}"]
-    )
-    setter = tf.train.replica_device_setter(
-        cluster=cluster, worker_device=f"/job:worker/task:{index}"
-    )
-    with tf.device(setter):
+    worker = v1_sessions.Worker()
+    with tf.device(worker.setter):
         queue = tfs.data.WorkQueue(items, num_epochs=None, name="items")
         iterator = tf.data.make_initializable_iterator(queue.dataset())
         tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
@@ -83,28 +69,23 @@ def main(directory, last_step, use_resource, parts, sync, items):
         hooks = []
         if sync:
             opt = tfs.train.SyncReplicasOptimizer(opt, 2, strict=True)
-            hooks = [opt.make_session_run_hook(is_chief)]
+            hooks = [opt.make_session_run_hook(worker.is_chief)]
         train_op = opt.minimize(loss, global_step=tf.train.get_global_step())
     hook = tfs.train.CheckpointSaverHook(
         directory,
         save_steps=10,
-        is_chief=is_chief,
+        is_chief=worker.is_chief,
         full_every=3,
         work_queues={"items": queue},
     )
     hooks += [hook, Tell(hook, directory), tf.train.StopAtStepHook(last_step=last_step)]
-    creator = (
-        tf.train.ChiefSessionCreator(master=server.target, config=session_config)
-        if is_chief
-        else v1_sessions.WorkerSessionCreator(server.target, session_config)
-    )
-    with tf.train.MonitoredSession(creator, hooks) as session:
+    with tf.train.MonitoredSession(worker.session_creator(), hooks) as session:
         print("begun", flush=True)
         while not session.should_stop():
             read, _ = session.run([item, train_op])
             print(f"read {read}", flush=True)
-    if is_chief:
-        with tf.Session(server.target, config=session_config) as session:
+    if worker.is_chief:
+        with tf.Session(worker.target, config=worker.config) as session:
             values = v1_checkpoint_models.values(session)
             programs.report({name: value.tolist() for name, value in values.items()})
     print("ended", flush=True)

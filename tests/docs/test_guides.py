@@ -6,11 +6,9 @@ file instead. A block after `<!-- not run -->` belongs to another library.
 """
 
 import functools
-import os
 import pathlib
 import re
 import shlex
-import subprocess
 import sys
 
 import commands
@@ -71,16 +69,13 @@ def test_guides_scripts_run_as_their_first_lines_say(page, tmp_path, monkeypatch
 
 
 def run(program):
-    result = subprocess.run(
-        [sys.executable, program],
+    result = commands.run(
+        program,
+        program=[sys.executable],
         cwd=program.parent,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
+        env={"TF_CPP_MIN_LOG_LEVEL": "2"},
     )
-    assert result.returncode == 0, result.stderr[-5000:]
+    assert result.process.returncode == 0, result.output[-5000:]
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if python_blocks(p)], ids=name)

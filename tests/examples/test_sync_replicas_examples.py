@@ -2,7 +2,6 @@
 
 import pathlib
 import re
-import subprocess
 import sys
 
 import commands
@@ -22,7 +21,8 @@ def launch(script, *args, workers=2, options=("--run-script-on", "workers")):
         *(EXAMPLES / script, *args),
         env={"TF_CPP_MIN_LOG_LEVEL": "2"},
     )
-    return result.process.returncode, result.output
+    assert result.process.returncode == 0, result.output
+    return result.output
 
 
 def trained(output):
@@ -31,18 +31,21 @@ def trained(output):
     return {task: (int(batches), float(loss)) for task, batches, loss in found}
 
 
+def assert_learned(workers):
+    assert sum(batches for batches, _ in workers.values()) >= 400, workers
+    assert max(loss for _, loss in workers.values()) < 0.5, workers
+
+
 @pytest.mark.parametrize(
     "script",
     ["sync_session.py", pytest.param("sync_supervisor.py", marks=pytest.mark.slow)],
 )
 def test_a_session_trains_with_all_workers(script):
-    status, output = launch(script)
-    assert status == 0, output
+    output = launch(script)
     workers = trained(output)
     # One may give more than the other, and late gradients are dropped.
     assert len(workers) == 2, output
-    assert sum(batches for batches, _ in workers.values()) >= 400, output
-    assert max(loss for _, loss in workers.values()) < 0.5, output
+    assert_learned(workers)
     assert "200 updates of 400 gradients" in output, output
     if script == "sync_session.py":
         # The chief's hook says so, once, every 50 of its steps, and at the end.
@@ -56,21 +59,18 @@ def test_a_session_trains_with_all_workers(script):
 
 @pytest.mark.soak
 def test_monitored_training_session_trains_with_a_backup_worker():
-    status, output = launch("sync_session.py", "--replicas_to_aggregate", 1)
-    assert status == 0, output
+    output = launch("sync_session.py", "--replicas_to_aggregate", 1)
     assert "200 updates of 200 gradients" in output, output
     assert len(trained(output)) == 2, output
 
 
 @pytest.mark.slow
 def test_oldest_api_trains_without_init_ops_and_warns_of_replica_id():
-    status, output = launch("sync_oldest.py")
-    assert status == 0, output
+    output = launch("sync_oldest.py")
     workers = trained(output)
     # The other may be too late for it.
     assert "worker-0" in workers, output
-    assert sum(batches for batches, _ in workers.values()) >= 400, output
-    assert max(loss for _, loss in workers.values()) < 0.5, output
+    assert_learned(workers)
     assert "replica_id has no effect" in output, output
     assert "was never used" not in output, output
 
@@ -81,12 +81,11 @@ ESTIMATORS = {"sync_estimator.py": 0.7, "sync_canned_estimator.py": 0.6}
 @pytest.mark.skipif(not HAS_ESTIMATOR, reason="TensorFlow 2.15 was the last with it")
 @pytest.mark.parametrize("script", ESTIMATORS)
 def test_estimator_trains_on_a_cluster_and_evaluates(script, tmp_path):
-    status, output = launch(
+    output = launch(
         *(script, "--model_dir", tmp_path),
         workers=1,
         options=("--chief", "--run-script-on", "all"),
     )
-    assert status == 0, output
     step, accuracy = re.search(r"step (\d+): loss \S+, accuracy (\S+)", output).groups()
     assert float(accuracy) > ESTIMATORS[script], output
     # This is the chief's last line; every update had two gradients.
@@ -103,16 +102,10 @@ def test_estimator_trains_on_a_cluster_and_evaluates(script, tmp_path):
 
 @pytest.mark.skipif(not HAS_ESTIMATOR, reason="TensorFlow 2.15 was the last with it")
 def test_canned_estimator_trains_alone_with_the_hook_that_train_is_given(tmp_path):
-    finished = subprocess.run(
-        [
-            *(sys.executable, EXAMPLES / "sync_canned_estimator.py"),
-            *("--steps", "40", "--model_dir", tmp_path),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=commands.DEADLINE_SECS,
-    )
-    output = finished.stdout + finished.stderr
-    assert finished.returncode == 0, output
+    script = EXAMPLES / "sync_canned_estimator.py"
+    words = (script, "--steps", 40, "--model_dir", tmp_path)
+    result = commands.run(*words, program=[sys.executable])
+    output = result.output
+    assert result.process.returncode == 0, output
     assert re.search(r"step 40: loss \S+, accuracy \S+", output), output
     assert "SyncReplicas: step 40: 40 updates of 40 gradients" in output, output

@@ -1,6 +1,5 @@
 """Examples that need a cluster say so if they are started without one."""
 
-import json
 import os
 import pathlib
 
@@ -8,16 +7,15 @@ import programs
 import pytest
 import tensorflow as tf
 
+import tf_syncrep as tfs
+
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
-NO_SERVERS = {
-    "cluster": {"worker": ["127.0.0.1:1"]},
-    "task": {"type": "worker", "index": 0},
-}
+NO_SERVERS = tfs.distribute.TaskConfig({"worker": ["127.0.0.1:1"]}, "worker", 0)
 HAS_ESTIMATOR = tuple(map(int, tf.__version__.split(".")[:2])) < (2, 16)
 
 
 def run(script, *args):
-    env = os.environ | {"TF_CONFIG": json.dumps(NO_SERVERS)}
+    env = os.environ | {"TF_CONFIG": NO_SERVERS.to_json()}
     return programs.run_script(EXAMPLES / script, *args, env=env, secs=120)
 
 

@@ -66,7 +66,7 @@ class _Wait(threading.Thread):
 
 
 def _until(condition):
-    until(condition, DEADLINE_SECS)
+    until(condition, secs=DEADLINE_SECS)
 
 
 def test_rounds_follow_each_other_when_all_have_contributed():

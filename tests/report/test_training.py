@@ -83,24 +83,25 @@ def sessions_with_one_figure(folder, *sessions):
         event_logs.write(path, [(1e9 + 100 * number, figures)], 1e9 + 99 * number)
 
 
-def test_totals_are_the_sums_of_the_workers_after_a_restart(tmp_path):
-    # The second gate's first figures are above the last ones of the first gate, except
-    # those of one worker.
-    sessions_with_one_figure(tmp_path, (10, 18, 2), (30, 10, 50))
+@pytest.mark.parametrize(
+    ("sessions", "contributed"),
+    [
+        # The second gate's first figures are above the last ones of the first gate,
+        # except those of one worker.
+        ([(10, 18, 2), (30, 10, 50)], [28, 52]),
+        # A worker that comes late to the second gate makes no third one of it.
+        ([(20, 20, 20), (5, 10), (9, 12, 6)], [32, 26]),
+    ],
+)
+def test_totals_are_the_sums_of_two_gates(tmp_path, sessions, contributed):
+    sessions_with_one_figure(tmp_path, *sessions)
     found, _ = latest(tmp_path)
-    contributed = [worker.total("contributed") for worker in found.workers.values()]
-    assert contributed == [28, 52]
+    totals = [worker.total("contributed") for worker in found.workers.values()]
+    assert totals == contributed
     assert found.total("applied") == sum(contributed)
-    assert (found.total("updates"), found.total("late")) == (40, 40)
-    assert summary.headline(found).endswith("2 workers; sums of 2 sessions")
-
-
-def test_a_worker_that_comes_late_to_the_second_gate_makes_no_third_of_it(tmp_path):
-    sessions_with_one_figure(tmp_path, (20, 20, 20), (5, 10), (9, 12, 6))
-    found, _ = latest(tmp_path)
-    contributed = [worker.total("contributed") for worker in found.workers.values()]
-    assert contributed == [32, 26]
-    assert found.total("updates") == 29
+    assert found.total("late") == found.total("updates") == sum(contributed) / 2
+    headline = f"2 workers; sums of {len(sessions)} sessions"
+    assert summary.headline(found).endswith(headline)
 
 
 @pytest.mark.parametrize("pause_secs", [0.0, 60.0])
@@ -177,25 +178,22 @@ def test_losses_come_from_the_folders_nearest_to_the_figures(tmp_path):
     np.testing.assert_array_equal(found.losses["validation: epoch_loss"].seconds, [10])
 
 
-def test_losses_of_training_and_validation_may_share_a_folder(tmp_path):
+@pytest.mark.parametrize(
+    ("folder", "losses"),
+    [
+        # Those of training and of validation may share a folder.
+        (".", {"epoch_loss": 0.5, "epoch_val_loss": 0.6}),
+        # An evaluator writes no other loss, while the validation of `fit` does.
+        ("validation", {"evaluation_loss_vs_iterations": 0.5}),
+    ],
+)
+def test_only_losses_are_shown(tmp_path, folder, losses):
     session(tmp_path / "a.tfevents.1", 1e9, 20)
-    losses = [(1e9 + 9, {"epoch_loss": 0.5, "epoch_val_loss": 0.6, "epoch_auc": 0.7})]
-    event_logs.write(tmp_path / "a.tfevents.2", losses, 1e9)
+    scalars = [(1e9 + 9, {**losses, "epoch_auc": 0.7})]
+    event_logs.write(tmp_path / folder / "a.tfevents.2", scalars, 1e9)
     found, _ = latest(tmp_path)
-    assert {name: curve.last for name, curve in found.losses.items()} == {
-        "epoch_loss": pytest.approx(0.5),
-        "epoch_val_loss": pytest.approx(0.6),
-    }
-
-
-def test_loss_of_an_evaluator_is_one(tmp_path):
-    """An evaluator writes no other loss, while the validation of `fit` does."""
-    session(tmp_path / "a.tfevents.1", 1e9, 20)
-    losses = [(1e9 + 9, {"evaluation_loss_vs_iterations": 0.5, "epoch_auc": 0.7})]
-    event_logs.write(tmp_path / "validation" / "a.tfevents.2", losses, 1e9)
-    found, _ = latest(tmp_path)
-    (curve,) = found.losses.values()
-    assert curve.last == pytest.approx(0.5)
+    shown = {name.split(": ")[-1]: x.last for name, x in found.losses.items()}
+    assert shown == pytest.approx(losses)
 
 
 def test_a_worker_of_an_earlier_session_alone_is_gone_and_not_the_slowest(tmp_path):

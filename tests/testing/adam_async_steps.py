@@ -64,7 +64,6 @@ def make_variables(state: reference.State, use_resource: bool = True) -> list[An
 
 
 def values(variables: list[Any]) -> reference.State:
-    """The values of eager variables."""
     return reference.State(*[x.numpy() for x in variables])
 
 
@@ -98,15 +97,13 @@ def step(
             session.run(op)
             return reference.State(*session.run(variables))
     variables = make_variables(state)
-    if mode == "function":
 
-        @tf.function
-        def run():
-            apply(variables, tf.constant(grad), indices, **options)
-
-        run()
-    else:
+    def run():
         apply(variables, tf.constant(grad), indices, **options)
+
+    if mode == "function":
+        run = tf.function(run)
+    run()
     return values(variables)
 
 
@@ -131,7 +128,6 @@ def assert_close(actual: reference.State, expected: reference.State) -> None:
 
 
 def assert_identical(actual: reference.State, expected: reference.State) -> None:
-    """Compares two states bit by bit."""
     for name, got, want in zip(actual._fields, actual, expected, strict=True):
         assert got.dtype == want.dtype, name
         np.testing.assert_array_equal(got, want, err_msg=name)

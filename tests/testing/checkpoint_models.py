@@ -20,7 +20,6 @@ def batch() -> tuple[np.ndarray, np.ndarray]:
 
 
 def dataset(context: Any = None) -> tf.data.Dataset:
-    """Repeats the batch."""
     del context
     return tf.data.Dataset.from_tensors(batch()).repeat()
 
@@ -28,9 +27,7 @@ def dataset(context: Any = None) -> tf.data.Dataset:
 def make(optimizer: Any = None, wrap: Any = None) -> Any:
     """Makes the model, always with the same values.
 
-    Args:
-        optimizer: AdamAsync by default.
-        wrap: makes another optimizer around it.
+    Its optimizer is AdamAsync by default; `wrap` makes another one around it.
     """
     tables = {
         name: tfs.keras.TableConfig(name, size, WIDTH) for name, size in SIZES.items()
@@ -67,7 +64,6 @@ def state_of(model: Any) -> dict[str, np.ndarray]:
 
 
 def slots_of(model: Any, slot: str) -> list[np.ndarray]:
-    """A slot of AdamAsync of each part of the tables."""
     layer, optimizer = model.get_layer("tables"), model.optimizer
     while hasattr(optimizer, "inner_optimizer"):
         optimizer = optimizer.inner_optimizer
@@ -76,12 +72,9 @@ def slots_of(model: Any, slot: str) -> list[np.ndarray]:
 
 
 def assert_trained(path: pathlib.Path, most: int) -> None:
-    """Asserts that a result is that of some undisturbed updates.
+    """Asserts that the file of a result has that of some undisturbed updates.
 
-    Args:
-        path: the path of the result.
-        most: how many updates there are at most; there are fewer if a worker was slow
-            and its gradients came late.
+    There are fewer than `most` if a worker was slow and its gradients came late.
     """
     model = make()
     ids, targets = (tf.constant(x) for x in batch())

@@ -21,12 +21,8 @@ def thinned(
     """Parametrizes with all combinations, most of which are marked `slow`.
 
     The others have each value of each axis at least once, and the first value of the
-    first axis, which the test is about, with each value of the other axes.
-
-    Args:
-        names: the arguments, as for `pytest.mark.parametrize`.
-        axes: the values of each argument.
-        indirect: which of the arguments are fixtures.
+    first axis, which the test is about, with each value of the other axes. `names` and
+    `indirect` are as for `pytest.mark.parametrize`.
     """
     lists = [list(axis) for axis in axes]
     diagonal = {
@@ -49,10 +45,6 @@ def first_in_full(names: str, *axes: Iterable[Any]) -> pytest.MarkDecorator:
 
     The others are all with the first value of the first axis, and with each other value
     of it so many that each value of each axis is there.
-
-    Args:
-        names: the arguments, as for `pytest.mark.parametrize`.
-        axes: the values of each argument.
     """
     first, *others = (list(axis) for axis in axes)
     diagonal = [

@@ -7,6 +7,7 @@ the keys of those that grow, in ascending order.
 
 from typing import Any
 
+import embedding_models
 import keras_variants
 import numpy as np
 import tensorflow as tf
@@ -28,12 +29,7 @@ KEYS = {
 
 def batch(num_examples: int, seed: int = 0) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Ids of the fixed tables, and targets."""
-    draw = np.random.default_rng(seed)
-    ids = {
-        name: draw.integers(0, SIZES[table], (num_examples, *SHAPES[name]))
-        for name, table in FEATURES.items()
-    }
-    return ids, draw.normal(size=(num_examples, 1)).astype(np.float32)
+    return embedding_models.drawn(num_examples, seed, SIZES, FEATURES, SHAPES)
 
 
 def as_keys(ids: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -142,7 +138,6 @@ def initial_tables() -> dict[str, Any]:
 
 
 def dataset(seeds: Any, num_examples: int, with_keys: bool) -> tf.data.Dataset:
-    """A batch for each seed."""
     batches = [batch(num_examples, seed) for seed in seeds]
     ids = [as_keys(x) if with_keys else x for x, _ in batches]
     data = ({name: np.stack([x[name] for x in ids]) for name in FEATURES},)

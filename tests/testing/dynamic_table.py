@@ -21,7 +21,6 @@ def hash_key(key):
 
 
 def owner(key, num_shards):
-    """Returns which part has a key."""
     return hash_key(key) % num_shards
 
 
@@ -143,7 +142,6 @@ class TableTwin:
     """A table of a part: `rows` by key."""
 
     def __init__(self, table: Table, width: int):
-        """Makes an empty one."""
         self.table = table
         self.rows: dict[int, Row] = {}
         self.clock = 0  # the last use of what is used now
@@ -186,7 +184,6 @@ class TableTwin:
         return np.array(vectors).reshape(len(keys), self._width)
 
     def put(self, key, number, last_use, count):
-        """Gives a key a row."""
         taken = {row.number for row in self.rows.values()} | self.resting
         assert number not in taken
         vector = self.table.initial_vector(key, self._width)

@@ -17,7 +17,6 @@ SHAPES = {"watched": (4,), "candidate": (), "user": (), "day": (2,)}
 
 
 def initial_tables(seed: int = 0) -> dict[str, np.ndarray]:
-    """Values of the tables."""
     draw = np.random.default_rng(seed)
     return {
         name: draw.normal(size=(size, WIDTHS[name])).astype(np.float32)
@@ -26,11 +25,15 @@ def initial_tables(seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def batch(num_examples: int, seed: int = 0) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Ids of all features, and targets."""
+    return drawn(num_examples, seed, SIZES, FEATURES, SHAPES)
+
+
+def drawn(num_examples, seed, sizes, features, shapes):
+    """The same for other tables and features."""
     draw = np.random.default_rng(seed)
     ids = {
-        name: draw.integers(0, SIZES[table], (num_examples, *SHAPES[name]))
-        for name, table in FEATURES.items()
+        name: draw.integers(0, sizes[table], (num_examples, *shapes[name]))
+        for name, table in features.items()
     }
     return ids, draw.normal(size=(num_examples, 1)).astype(np.float32)
 
@@ -128,29 +131,17 @@ def make(
 
 
 def train_on_batch(model: Any, ids: Any, targets: Any) -> float:
-    """One update, in which sparse gradients name each row once, and its loss.
-
-    Stock optimizers of Keras 3 square each of a row's gradients by itself.
-    """
+    """One update, in which sparse gradients name each row once, and its loss."""
     variables = variables_of(model)
     with tf.GradientTape() as tape:
         outputs = model(ids, training=True)
         loss = tf.reduce_mean((outputs - targets) ** 2)
-    gradients = [_unique_rows(x) for x in tape.gradient(loss, variables)]
+    gradients = map(keras_variants.unique_rows, tape.gradient(loss, variables))
     model.optimizer.apply_gradients(
         zip(gradients, model.trainable_variables, strict=True)
     )
     return float(loss)
 
 
-def _unique_rows(gradient):
-    if not isinstance(gradient, tf.IndexedSlices):
-        return gradient
-    rows, places = tf.unique(gradient.indices)
-    values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
-    return tf.IndexedSlices(values, rows, gradient.dense_shape)
-
-
 def variables_of(layer: Any) -> list[tf.Variable]:
-    """The TensorFlow variables of a layer."""
     return [keras_variants.native(x) for x in layer.trainable_variables]

@@ -12,7 +12,6 @@ WIDTH, BATCH = 8, 16
 
 
 def batch(seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Ids and targets, drawn by the seed."""
     draw = np.random.default_rng(seed)
     ids = np.stack([draw.integers(0, n, BATCH) for n in TABLES.values()], axis=1)
     return ids, draw.normal(size=(BATCH, 1)).astype(np.float32)

@@ -75,6 +75,8 @@ def _of_function(side):
 
 
 _SPLIT = {"validation_split": 0.3}
+_FOUR_STEPS = {"steps_per_epoch": 4}
+_BOTH_CLASSES = {"class_weight": {0: 1.0, 1: 3.0}}
 
 KINDS = {
     "arrays": lambda: {"x": X, "y": Y},
@@ -115,22 +117,16 @@ KINDS = {
         "class_weight": {0: 0.5, 1: 3.0},
     },
     "PyDataset with y": lambda: {"x": Batches(X, Y), "y": Y},
-    "generator": lambda: {"x": generator(X, Y), "steps_per_epoch": 4},
+    "generator": lambda: {"x": generator(X, Y), **_FOUR_STEPS},
     "generator with an end": lambda: {"x": generator(X, Y, repeat=1), "epochs": 1},
-    "generator with weights": lambda: {
-        "x": generator(X, Y, WEIGHTS),
-        "steps_per_epoch": 4,
-    },
-    "generator with None": lambda: {"x": generator(X, Y, None), "steps_per_epoch": 4},
+    "generator with weights": lambda: {"x": generator(X, Y, WEIGHTS), **_FOUR_STEPS},
+    "generator with None": lambda: {"x": generator(X, Y, None), **_FOUR_STEPS},
     "generator with weights of classes": lambda: {
         "x": generator(X, CLASSES),
-        "steps_per_epoch": 4,
-        "class_weight": {0: 1.0, 1: 3.0},
+        **_FOUR_STEPS,
+        **_BOTH_CLASSES,
     },
-    "dataset, class weights": lambda: {
-        "x": dataset(X, CLASSES),
-        "class_weight": {0: 1.0, 1: 3.0},
-    },
+    "dataset, class weights": lambda: {"x": dataset(X, CLASSES), **_BOTH_CLASSES},
     "dataset with y": lambda: {"x": dataset(), "y": Y},
     "dataset, split": lambda: dict(x=dataset(), **_SPLIT),
     "dataset, validated by a list": lambda: {"x": dataset(), "validation_data": [X, Y]},
@@ -153,14 +149,11 @@ REFUSED = (
 _TRAINED_ON = {
     "arrays": lambda side: {"x": X, "y": Y},
     "dataset": lambda side: {"x": dataset()},
-    "worker's dataset": lambda side: {"x": dataset().repeat(), "steps_per_epoch": 4},
+    "worker's dataset": lambda side: {"x": dataset().repeat(), **_FOUR_STEPS},
     "dataset of a function": lambda side: {"x": _of_function(side)},
     "PyDataset": lambda side: {"x": Batches(X, Y)},
-    "generator": lambda side: {"x": generator(X, Y), "steps_per_epoch": 4},
-    "generator with an end": lambda side: {
-        "x": generator(X, Y, repeat=1),
-        "epochs": 1,
-    },
+    "generator": lambda side: {"x": generator(X, Y), **_FOUR_STEPS},
+    "generator with an end": lambda side: {"x": generator(X, Y, repeat=1), "epochs": 1},
 }
 _VALIDATED_ON = {
     "arrays": lambda side: (X, Y),

@@ -38,11 +38,9 @@ def bounded(num_bytes: int) -> Iterator[pathlib.Path]:
 
 
 def join(group: str | pathlib.Path, pid: int | None = None) -> None:
-    """Moves a process into a group; what memory it has already does not count.
+    """Moves a process, by default this one, into the group of a folder.
 
-    Args:
-        group: its folder.
-        pid: the process; this one by default.
+    What memory it has already does not count.
     """
     pathlib.Path(group, "cgroup.procs").write_text(str(pid or os.getpid()))
 

@@ -59,12 +59,7 @@ def cmake() -> str:
 def build(name: str, *options: str) -> pathlib.Path:
     """Builds `build/NAME`, which is kept, so that the next build is quick.
 
-    Args:
-        name: the name of the folder.
-        *options: options for CMake, besides those that leave the plugin out.
-
-    Returns:
-        The folder in it with what the tests have built.
+    The options are for CMake. It returns the folder with the programs of tests.
     """
     folder = ROOT / "build" / name
     folder.mkdir(parents=True, exist_ok=True)

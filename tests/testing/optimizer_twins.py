@@ -3,12 +3,14 @@
 A gradient is an array or, if it is sparse, a pair of values and rows.
 """
 
+import functools
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import adam_async_reference as reference
 import keras_variants
 import numpy as np
+import rule_numbers
 import rule_reference
 
 Gradient = np.ndarray | tuple[np.ndarray, np.ndarray]
@@ -53,119 +55,59 @@ class Adam:
         return var - alpha * self._m / (np.sqrt(self._v) + 1e-7)
 
 
-class Momentum:
-    """The rule of tf.keras.optimizers.SGD with a momentum of 0.5."""
-
-    def __init__(self, var: np.ndarray):
-        self._m = np.zeros_like(var)
-
-    def __call__(self, var, gradient, rate, step):
-        del step
-        self._m = 0.5 * self._m - rate * _dense(gradient, var)
-        return var + self._m
-
-
-class Adagrad:
-    """The rule of tf.keras.optimizers.Adagrad."""
-
-    def __init__(self, var: np.ndarray):
-        self._sum = np.full_like(var, 0.1)
-
-    def __call__(self, var, gradient, rate, step):
-        del step
-        gradient = _dense(gradient, var)
-        self._sum = self._sum + gradient**2
-        return var - rate * gradient / np.sqrt(self._sum + 1e-7)
-
-
 class Rule:
-    """A rule of rule_reference for one variable; sparse gradients move named rows."""
+    """A rule of rule_reference for one variable."""
 
-    rule: ClassVar[str]
-    slots: ClassVar[dict[str, float]]
-    numbers: ClassVar[dict[str, float]]
+    def __init__(
+        self,
+        rule: str,
+        slots: dict[str, float],
+        numbers: dict[str, float],
+        var: np.ndarray,
+        moves_all_rows: bool = False,
+    ):
+        """Begins with slots of these values; the numbers are all but the rate.
 
-    def __init__(self, var: np.ndarray):
-        self._slots = {
-            name: np.full(rule_reference.slot_shape(self.rule, var.shape), value)
-            for name, value in self.slots.items()
-        }
+        By default sparse gradients move the rows that they name.
+        """
+        self._rule, self._numbers = rule, numbers
+        self._moves_all_rows = moves_all_rows
+        shape = rule_reference.slot_shape(rule, var.shape)
+        self._slots = {name: np.full(shape, value) for name, value in slots.items()}
 
     def __call__(self, var, gradient, rate, step):
         del step
-        numbers = {"lr": rate, **self.numbers}
+        numbers = {"lr": rate, **self._numbers}
+        if self._moves_all_rows:
+            gradient = _dense(gradient, var)
         values, rows = gradient if isinstance(gradient, tuple) else (gradient, None)
         var, self._slots = rule_reference.apply(
-            self.rule, var, self._slots, numbers, values, rows
+            self._rule, var, self._slots, numbers, values, rows
         )
         return var
 
 
-class LazyAdagrad(Rule):
-    """The rule of tfs.keras.Adagrad."""
-
-    rule = "adagrad"
-    slots: ClassVar[dict[str, float]] = {"accumulator": 0.1}
-    numbers: ClassVar[dict[str, float]] = {"epsilon": 1e-7}
-
-
-class RowwiseAdagrad(Rule):
-    """The rule of tfs.keras.RowwiseAdagrad."""
-
-    rule = "rowwise_adagrad"
-    slots: ClassVar[dict[str, float]] = {"accumulator": 0.0}
-    numbers: ClassVar[dict[str, float]] = {"epsilon": 1e-8}
-
-
-class LazyFTRL(Rule):
-    """The rule of tfs.keras.FTRL, with `FTRL_OPTIONS`."""
-
-    rule = "ftrl"
-    slots: ClassVar[dict[str, float]] = {"accumulator": 0.1, "linear": 0.0}
-    numbers: ClassVar[dict[str, float]] = {
-        "lr_power": -0.75,
-        "l1": 0.125,
-        "l2": 0.25,
-        "l2_shrinkage": 0.0625,
-        "beta": 0.5,
-    }
-
-
-FTRL_OPTIONS = {
-    "learning_rate_power": -0.75,
-    "l1_regularization_strength": 0.125,
-    "l2_regularization_strength": 0.25,
-    "l2_shrinkage_regularization_strength": 0.0625,
-    "beta": 0.5,
-}
-
-
-class LazySGD(Rule):
-    """The rule of tfs.keras.SGD."""
-
-    rule = "sgd"
-    slots: ClassVar[dict[str, float]] = {}
-    numbers: ClassVar[dict[str, float]] = {}
-
-
-class LazyMomentum(Rule):
-    """The rule of tfs.keras.SGD with a momentum of 0.5."""
-
-    rule = "momentum"
-    slots: ClassVar[dict[str, float]] = {"momentum": 0.0}
-    numbers: ClassVar[dict[str, float]] = {"momentum": 0.5}
-
-
-class LazyNesterov(LazyMomentum):
-    """The rule of tfs.keras.SGD with a momentum of 0.5 and nesterov."""
-
-    rule = "nesterov"
-
-
-class Lion(LazyMomentum):
-    """The rule of `LionOfMine`, a LazyOptimizer without a kernel."""
-
-    rule = "lion"
+_FTRL_NUMBERS = {"lr_power": -0.75, **rule_numbers.FTRL_NUMBERS}
+FTRL_OPTIONS = rule_numbers.ftrl_options(_FTRL_NUMBERS)
+_ADAGRAD = ("adagrad", {"accumulator": 0.1}, {"epsilon": 1e-7})
+# A momentum that begins with 0, and how much of it is kept.
+_MOMENTUM = ({"momentum": 0.0}, {"momentum": 0.5})
+# Optimizers of tf.keras: Adagrad, and SGD with a momentum of 0.5.
+Adagrad = functools.partial(Rule, *_ADAGRAD, moves_all_rows=True)
+Momentum = functools.partial(Rule, "momentum", *_MOMENTUM, moves_all_rows=True)
+# Those of tfs.keras: FTRL with `FTRL_OPTIONS`, SGD without and with a momentum of 0.5.
+LazyAdagrad = functools.partial(Rule, *_ADAGRAD)
+RowwiseAdagrad = functools.partial(
+    Rule, "rowwise_adagrad", {"accumulator": 0.0}, {"epsilon": 1e-8}
+)
+LazyFTRL = functools.partial(
+    Rule, "ftrl", {"accumulator": 0.1, "linear": 0.0}, _FTRL_NUMBERS
+)
+LazySGD = functools.partial(Rule, "sgd", {}, {})
+LazyMomentum = functools.partial(Rule, "momentum", *_MOMENTUM)
+LazyNesterov = functools.partial(Rule, "nesterov", *_MOMENTUM)
+# `LionOfMine`, a LazyOptimizer without a kernel.
+Lion = functools.partial(Rule, "lion", *_MOMENTUM)
 
 
 class Twin:
@@ -179,7 +121,7 @@ class Twin:
 
     def __init__(
         self,
-        rule: type | Sequence[type],
+        rule: Callable[..., Any] | Sequence[Callable[..., Any]],
         values: Sequence[Any],
         rate: Callable[[int], float],
         *,
@@ -189,7 +131,7 @@ class Twin:
         """Begins a training.
 
         Args:
-            rule: a class of this module, or one for each variable.
+            rule: a rule of this module, or one for each variable.
             values: the initial values of the variables.
             rate: the learning rate of an update; updates are counted from 0.
             excluded: the places of variables that weight decay leaves alone.
@@ -198,7 +140,7 @@ class Twin:
         self.values = [np.array(x, np.float64) for x in values]
         self.averages = [x.copy() for x in self.values]
         self.steps = 0
-        rules = [rule] * len(self.values) if isinstance(rule, type) else rule
+        rules = rule if isinstance(rule, Sequence) else [rule] * len(self.values)
         self._rules = [make(x) for make, x in zip(rules, self.values, strict=True)]
         self._rate, self._excluded, self._options = rate, excluded, options
 

@@ -39,12 +39,10 @@ class PackageCopy:
 
     @property
     def library(self) -> pathlib.Path:
-        """The copy's op library."""
         return self.package / "libtf_syncrep.so"
 
     @property
     def build_info(self) -> pathlib.Path:
-        """The copy's record of its build."""
         return self.package / "_build_info.py"
 
     def set_built_for(self, tf_version: str) -> None:
@@ -57,9 +55,7 @@ class PackageCopy:
     def set_distribution(self, version: str, direct_url: str) -> None:
         """Makes the copy a distribution that pip has installed.
 
-        Args:
-            version: the version of the distribution.
-            direct_url: the text of pip's record of that name; empty for none.
+        `direct_url` is the text of pip's record of that name; empty for none.
         """
         info = self._folder / f"tf_syncrep-{version}.dist-info"
         info.mkdir()

@@ -39,15 +39,11 @@ def _executions() -> Iterator[np.ndarray]:
 def trained(
     prefetch: bool, twice: bool = False
 ) -> tuple[list[np.ndarray], list[float], list[float]]:
-    """Trains.
+    """The weights, and the mean squared and the mean absolute error of each epoch.
 
-    Args:
-        prefetch: whether a step misses the update of rows by the one before.
-        twice: whether ids of the second feature follow from a lookup of the first,
-            whose rows come early, if any do; those that count cannot.
-
-    Returns:
-        The weights; and for each epoch the mean squared and absolute errors.
+    With `prefetch` a step misses the update of rows by the one before. With `twice` ids
+    of the second feature follow from a lookup of the first, whose rows come early, if
+    any do; those that count cannot.
     """
     ids, targets = data()
     first = [x.astype(np.float64) for x in first_values()]

@@ -1,4 +1,4 @@
-"""The threads of a process, as Linux tells of them."""
+"""The threads and the children of a process, as Linux tells of them."""
 
 import contextlib
 import pathlib
@@ -37,3 +37,9 @@ def asleep_in_handler(signum):
 def all_in_state(pid, letter):
     """Whether each thread of a process is in a state, such as T, stopped."""
     return all(status["State"].startswith(letter) for _, status in threads(pid))
+
+
+def only_child(pid):
+    """The only child of a process."""
+    (child,) = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(child)

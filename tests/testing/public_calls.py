@@ -12,14 +12,10 @@ import tf_syncrep as tfs
 
 
 def wrong_calls(code: str, name: str) -> list[str]:
-    """Finds keywords that a function or class does not take.
+    """A line for each keyword that a function or class does not take.
 
-    Args:
-        code: Python code, in which `tfs` is tf_syncrep.
-        name: where the code is.
-
-    Returns:
-        A line for each. If a name does not exist, there is an AttributeError.
+    `tfs` in the code is tf_syncrep; `name` says where the code is. If a name in it does
+    not exist, there is an AttributeError.
     """
     found = []
     for node in ast.walk(ast.parse(code, name)):
@@ -34,11 +30,7 @@ def wrong_calls(code: str, name: str) -> list[str]:
 
 
 def look_up(dotted: str) -> Any:
-    """Returns the object that a name such as `tfs.keras.fit` stands for.
-
-    Args:
-        dotted: the name.
-    """
+    """Returns the object that a name such as `tfs.keras.fit` stands for."""
     return functools.reduce(getattr, dotted.split(".")[1:], tfs)
 
 

@@ -10,14 +10,9 @@ from unittest import mock
 def replaced(
     replacements: Iterable[tuple[Any, str, Callable[..., Any]]],
 ) -> Iterator[None]:
-    """Replaces functions of modules.
+    """Replaces functions of modules, each named by its module and its name.
 
-    Args:
-        replacements: module, name, and the function to call instead, which gets the
-            original function as its first argument.
-
-    Yields:
-        Nothing.
+    The function to call instead gets the original one as its first argument.
     """
     with contextlib.ExitStack() as patches:
         for module, name, replacement in replacements:

@@ -1,4 +1,4 @@
-"""The numbers with which tests of ops apply each rule."""
+"""The numbers with which tests apply each rule, and their names in optimizers."""
 
 NUMBERS = {
     "adagrad": {"lr": 0.05, "epsilon": 1e-3},
@@ -17,3 +17,17 @@ NUMBERS = {
     "rowwise_adagrad": {"lr": 0.05, "epsilon": 1e-3},
     "sgd": {"lr": 0.05},
 }
+FTRL_ARGUMENTS = {
+    "lr_power": "learning_rate_power",
+    "l1": "l1_regularization_strength",
+    "l2": "l2_regularization_strength",
+    "l2_shrinkage": "l2_shrinkage_regularization_strength",
+    "beta": "beta",
+}
+# All parts of FTRL's rule count with these.
+FTRL_NUMBERS = {"l1": 0.125, "l2": 0.25, "l2_shrinkage": 0.0625, "beta": 0.5}
+
+
+def ftrl_options(numbers):
+    """The arguments of an optimizer for these numbers."""
+    return {FTRL_ARGUMENTS[name]: value for name, value in numbers.items()}

@@ -4,12 +4,9 @@ import inspect
 
 
 def assert_takes_the_arguments_of(stock: type, ours: type) -> list[str]:
-    """Compares the constructors and all public methods, inherited ones included.
+    """Compares constructors and all public methods, inherited ones too; returns these.
 
     Our class may have more methods, and more keyword-only arguments.
-
-    Returns:
-        The names of the methods that were compared.
     """
     methods = [
         name

@@ -4,11 +4,7 @@ from typing import Any
 
 
 def assert_identities(stats: dict[str, Any]) -> None:
-    """Checks the three identities, and that workers' counters add up.
-
-    Args:
-        stats: the counters, as `gate_stats.to_dict` returns them.
-    """
+    """Checks the three identities, and that workers' counters add up."""
     assert stats["admitted"] == (
         stats["committed"] + stats["aborted"] + stats["in_flight"]
     )

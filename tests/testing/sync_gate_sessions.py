@@ -20,14 +20,7 @@ class GateSession:
     """
 
     def __init__(self, quorum: int, total: int, *, target: str = "", **options: Any):
-        """Opens it.
-
-        Args:
-            quorum: how many gradients make up an update.
-            total: how many workers take part.
-            target: the server's target, if it is not this process.
-            **options: options of `sync_gate`.
-        """
+        """Opens it; `options` are of `sync_gate`, as are the numbers."""
         with tf.Graph().as_default() as graph:
             handle = ops.sync_gate(quorum, total, **options)
             self._device = tf1.placeholder(tf.string, [])
@@ -49,11 +42,9 @@ class GateSession:
         self.session = tf1.Session(target, graph=graph)
 
     def __enter__(self) -> "GateSession":
-        """Returns itself."""
         return self
 
     def __exit__(self, *_: Any) -> None:
-        """Closes the session."""
         self.session.close()
 
     def open(self, step: int) -> int:
@@ -77,7 +68,6 @@ class GateSession:
         return self.session.run(self._wait_quorum, {self._generation: generation})
 
     def advance(self, generation: int, round_number: int, step: int) -> bool:
-        """Ends a round."""
         feed = {
             self._generation: generation,
             self._round: round_number,

@@ -8,13 +8,14 @@ import json
 import pathlib
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import clusters
 import numpy as np
 import programs
 import pytest
+import sync_accounting
 import sync_replicas_twin as twin
 
 _PROGRAM = (
@@ -39,42 +40,63 @@ POINT_PARAMETERS = [
 Rounds = dict[tuple[int, int], list[tuple[int, int]]]
 
 
-class SyncReplicasCluster:
-    """Two parameter servers that serve, and replicas that the test starts.
+class ReplicaCluster:
+    """Parameter servers, and replicas of a program that the test starts.
 
-    The gate is on ps-1, beside the variable "table"; "dense" and the global step are on
-    ps-0. The first of `num_workers` replicas is the chief, and the quorum is
-    `num_workers` by default. `optimizer` are further arguments of the optimizer, which
-    is strict by default, so that it is known who gives which gradient.
+    The first replica is the chief. The parameter servers serve, if they are asked to.
     """
 
-    def __init__(self, num_workers: int, quorum: int | None = None, **optimizer: Any):
+    def __init__(
+        self,
+        program: pathlib.Path,
+        num_workers: int,
+        num_ps: int,
+        serving: Collection[str] = ("ps",),
+        **arguments: Any,
+    ):
+        """`arguments` are those of the program's `main` for all replicas."""
         self.tasks = clusters.Cluster(
             num_workers,
-            num_ps=2,
+            num_ps=num_ps,
             chief=False,
             env=programs.environment(),
-            serving=("ps",),
+            serving=serving,
         )
-        self._quorum = quorum or num_workers
-        self._arguments = {
-            "quorum": self._quorum,
-            "total": num_workers,
-            "optimizer": {"strict": True} | optimizer,
-        }
+        self._command = [sys.executable, str(program)]
+        self._arguments = arguments
 
-    def __enter__(self) -> "SyncReplicasCluster":
+    def __enter__(self) -> Any:
         self.tasks.__enter__()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self.tasks.__exit__(*exc_info)
 
-    def start(self, worker: int, **arguments: Any) -> None:
-        """Starts a replica; `arguments` are those of the program's `main`."""
-        command = [sys.executable, str(_PROGRAM)]
-        command.append(json.dumps(self._arguments | arguments))
-        self.tasks.start(f"worker-{worker}", command)
+    def start(
+        self, worker: int, from_fork_server: bool = True, **arguments: Any
+    ) -> None:
+        """Starts a replica with further arguments of the program's `main`."""
+        command = [*self._command, json.dumps(self._arguments | arguments)]
+        self.tasks.start(f"worker-{worker}", command, from_fork_server)
+
+
+class SyncReplicasCluster(ReplicaCluster):
+    """Two parameter servers that serve, and replicas that the test starts.
+
+    The gate is on ps-1, beside the variable "table"; "dense" and the global step are on
+    ps-0. The quorum is `num_workers` by default. `optimizer` are further arguments of
+    the optimizer, which is strict by default, so that it is known who gives which
+    gradient.
+    """
+
+    def __init__(self, num_workers: int, quorum: int | None = None, **optimizer: Any):
+        self._quorum = quorum or num_workers
+        super().__init__(
+            *(_PROGRAM, num_workers, 2),
+            quorum=self._quorum,
+            total=num_workers,
+            optimizer={"strict": True} | optimizer,
+        )
 
     def committed(self) -> Rounds:
         """The worker and batch of each committed gradient, by generation and round.
@@ -127,11 +149,7 @@ class SyncReplicasCluster:
         if stats["pending"] == self._quorum:
             del applied[-1:]  # it was full, but the chief ended before it was applied
         assert stats["in_flight"] == 0
-        assert stats["admitted"] == stats["committed"] + stats["aborted"]
-        assert stats["committed"] == (
-            stats["applied"] + stats["voided"] + stats["pending"]
-        )
-        assert stats["rounds"] == stats["updates"] + stats["voids"]
+        sync_accounting.assert_identities(stats)
         assert result["global_step"] == len(applied)
         if same_gate:
             assert stats["committed"] == sum(map(len, self.committed().values()))

@@ -5,8 +5,7 @@ The twin is one process in float64 NumPy, which takes the mean.
 
 import contextlib
 import dataclasses
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import devices
@@ -17,8 +16,6 @@ import v1_models
 import tf_syncrep as tfs
 
 tf1 = tf.compat.v1
-
-DEADLINE_SECS = 30.0
 
 LEARNING_RATE = 0.125
 DENSE = np.linspace(-1.0, 1.0, 5)
@@ -44,19 +41,11 @@ def batch(worker: int, number: int) -> Batch:
 
 
 def batches(number: int) -> list[Batch]:
-    """Returns a number of batches of worker 0."""
     return [batch(0, i) for i in range(number)]
 
 
 def train(steps: list[list[Batch]]) -> tuple[np.ndarray, np.ndarray]:
-    """Applies the mean of each step's gradients once.
-
-    Args:
-        steps: for each step the batches whose gradients it averages.
-
-    Returns:
-        The values of `DENSE` and `TABLE`.
-    """
+    """`DENSE` and `TABLE` after steps, each with the mean gradient of its batches."""
     dense, table = DENSE.copy(), TABLE.copy()
     for batches in steps:
         dense_gradient = np.zeros_like(dense)
@@ -76,16 +65,8 @@ def assert_weights(weights: Any, steps: list[list[Batch]]) -> None:
         np.testing.assert_allclose(actual, expected, rtol=1e-12)
 
 
-def until(condition: Callable[[], Any]) -> None:
-    """Waits until another thread has made a condition true."""
-    deadline = time.monotonic() + DEADLINE_SECS
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come about"
-        time.sleep(0.005)
-
-
 class Replica:
-    """The model and a SyncReplicasOptimizer, in a graph of their own.
+    """The model and a SyncReplicasOptimizer, by default in a graph of their own.
 
     Attributes:
         graph: the graph; its ops may be added to until a session finalizes it.
@@ -106,15 +87,29 @@ class Replica:
         use_resource: bool = False,
         partitions: int | None = None,
         step_dtype: tf.DType = tf.int64,
+        graph: tf.Graph | None = None,
+        begins: Sequence[tf.Operation] = (),
         **arguments: Any,
     ):
-        """Builds it; `arguments` are for the optimizer."""
+        """Builds it; `arguments` are for the optimizer.
+
+        What `begins` has comes before the gradient is computed.
+        """
         arguments.setdefault("sparse_reduction_type", "CMEAN")
-        self.graph = tf.Graph()
+        self.graph = graph or tf.Graph()
         with (
             self.graph.as_default(),
             tf1.variable_scope("", use_resource=use_resource),
         ):
+            with devices.scope():
+                self.dense = tf1.get_variable("dense", initializer=DENSE)
+                self.table = tf1.get_variable(
+                    "table",
+                    TABLE.shape,
+                    tf.float64,
+                    initializer=v1_models.initializer_of(TABLE),
+                    partitioner=partitions and tf1.fixed_size_partitioner(partitions),
+                )
             self.global_step = tf1.get_variable(
                 "global_step",
                 initializer=tf.constant(0, step_dtype),
@@ -125,22 +120,15 @@ class Replica:
                 ],
             )
             with devices.scope():
-                self.dense = tf1.get_variable("dense", initializer=DENSE)
-                self.table = tf1.get_variable(
-                    "table",
-                    TABLE.shape,
-                    tf.float64,
-                    initializer=v1_models.initializer_of(TABLE),
-                    partitioner=partitions and tf1.fixed_size_partitioner(partitions),
-                )
                 self.unused = tf1.get_variable("unused", initializer=[7.0])
             self.target = tf1.placeholder(tf.float64, self.dense.shape)
             self.rows = tf1.placeholder(tf.int64, [None])
-            found = tf1.nn.embedding_lookup(
-                self.table, self.rows, partition_strategy="div"
-            )
-            self.loss = tf.reduce_sum((self.dense - self.target) ** 2)
-            self.loss += tf.reduce_sum(found**2)
+            with tf.control_dependencies(begins):
+                found = tf1.nn.embedding_lookup(
+                    self.table, self.rows, partition_strategy="div"
+                )
+                self.loss = tf.reduce_sum((self.dense - self.target) ** 2)
+                self.loss += tf.reduce_sum(found**2)
             self.optimizer = tfs.train.SyncReplicasOptimizer(
                 inner(), quorum, total, **arguments
             )
@@ -152,7 +140,6 @@ class Replica:
             ]
 
     def feed(self, batch: Batch) -> dict[Any, Any]:
-        """Returns the feeds of a train op for this batch."""
         return {self.target: batch.target, self.rows: batch.rows}
 
     def train(self, session: Any, batches: list[Batch]) -> list[int]:

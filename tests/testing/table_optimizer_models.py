@@ -21,7 +21,6 @@ def dataset(context: Any = None) -> tf.data.Dataset:
 
 
 def own() -> dict[str, Any]:
-    """Optimizers of two tables."""
     schedule = tf.keras.optimizers.schedules.PiecewiseConstantDecay([3], [0.5, 0.25])
     return {"movies": tfs.keras.Adagrad(schedule), "days": tfs.keras.SGD(0.1, 0.5)}
 

@@ -6,17 +6,10 @@ ROWS, WIDTH = 20_000, 16  # 1.28 MB: written by rows
 
 
 def loss(use_resource, parts=None):
-    """Builds the model: a table, whole or in parts, and a bias.
+    """Builds the model: a table, whole or in parts, and a bias; returns the loss.
 
     The gradient is a function of these and of the global step, so that all replicas of
     a synchronous training give the same gradient.
-
-    Args:
-        use_resource: whether the variables are resource variables.
-        parts: how many parts the table has.
-
-    Returns:
-        The loss.
     """
     step = tf.train.get_or_create_global_step()
     partitioner = tf.fixed_size_partitioner(parts) if parts else None
@@ -30,6 +23,24 @@ def loss(use_resource, parts=None):
     rows = tf.nn.embedding_lookup(table, ids)
     scale = tf.cast(step + 1, tf.float32)
     return tf.reduce_sum(rows**2) * scale + tf.reduce_sum((bias - scale) ** 2)
+
+
+def trained_alone(optimizer, steps, use_resource, parts=None):
+    """The values after each of these numbers of steps of one process.
+
+    The function `optimizer` makes the optimizer.
+    """
+    found = {}
+    with tf.Graph().as_default(), tf.Session() as session:
+        train_op = optimizer().minimize(
+            loss(use_resource, parts), tf.train.get_global_step()
+        )
+        session.run(tf.global_variables_initializer())
+        for step in range(1, max(steps) + 1):
+            session.run(train_op)
+            if step in steps:
+                found[step] = values(session)
+    return found
 
 
 def values(session):

@@ -28,7 +28,6 @@ VECTOR = np.array([0.5, -1.5, 2.5])
 
 
 def part_slices(kind: str) -> list[slice]:
-    """The rows of each part of the table."""
     return [slice(0, 3), slice(3, 6), slice(6, 9)] if "part" in kind else [slice(0, 9)]
 
 
@@ -70,7 +69,6 @@ class Model:
 
     @property
     def variables(self) -> list[Any]:
-        """All trained variables."""
         return [*self.table_parts, self.vector]
 
     def feed(self, step: int) -> dict[Any, Any]:

@@ -1,13 +1,20 @@
-"""Waits for what other threads bring about."""
+"""Waiting for what happens in other threads and processes, with a deadline."""
 
 import time
 from collections.abc import Callable
 from typing import Any
 
+import output_lines
 
-def until(condition: Callable[[], Any], deadline_secs: float = 60.0) -> None:
-    """Waits until a condition holds, which is an error after the deadline."""
-    deadline = time.monotonic() + deadline_secs
+
+def until(
+    condition: Callable[[], Any],
+    told: Callable[[], Any] = lambda: "the condition did not come about",
+    secs: float = output_lines.DEADLINE_SECS,
+    poll_secs: float = 0.01,
+) -> None:
+    """Waits until a condition holds; an error says `told()` if it does not in time."""
+    deadline = time.monotonic() + secs
     while not condition():
-        assert time.monotonic() < deadline, "the condition did not come about"
-        time.sleep(0.005)
+        assert time.monotonic() < deadline, told()
+        time.sleep(poll_secs)

@@ -12,11 +12,12 @@ import numpy as np
 import programs
 import tensorflow as tf
 import v1_models
+import v1_optimizers
 
 import tf_syncrep as tfs
 
 STEPS = 4
-NUMBERS = (0.05, 0.8, 0.95, 1e-6)  # Learning rate, beta1, beta2, epsilon.
+NUMBERS = (v1_optimizers.RATE, *v1_optimizers.ADAM_NUMBERS.values())
 
 
 def make_strategy(name, device):
@@ -71,7 +72,7 @@ def by_the_optimizer(strategy):
             tf.Variable(tf.constant(value, tf.float32))
             for value in (v1_models.TABLE, v1_models.VECTOR)
         ]
-    optimizer = tfs.train.AdamAsyncOptimizer(*NUMBERS)
+    optimizer = v1_optimizers.CASES["adam_async"].make()
 
     def replica(step):
         optimizer.apply_gradients(list(zip(halves(step), variables, strict=True)))

@@ -17,16 +17,18 @@ from tf_syncrep.python.checkpoint.session_calls import SessionCalls
 
 tf1 = tf.compat.v1
 
+OPTIMIZERS = {
+    "adam_async": lambda: tfs.train.AdamAsyncOptimizer(0.01),
+    "adam": lambda: tf1.train.AdamOptimizer(0.01),
+}
+
 
 def build(
     use_resource, *, parts=None, optimizer="adam_async", sync=False, averages=None
 ):
     """The train op, and its optimizer."""
     loss = v1_checkpoint_models.loss(use_resource, parts)
-    opt = {
-        "adam_async": lambda: tfs.train.AdamAsyncOptimizer(0.01),
-        "adam": lambda: tf1.train.AdamOptimizer(0.01),
-    }[optimizer]()
+    opt = OPTIMIZERS[optimizer]()
     if sync:
         opt = tfs.train.SyncReplicasOptimizer(
             opt,
@@ -38,21 +40,22 @@ def build(
     return train_op, opt
 
 
-def train(hooks, until, opt, train_op):
-    """Trains to a global step; returns the variables at the end."""
-    step = tf1.train.get_global_step()
-    if isinstance(opt, tfs.train.SyncReplicasOptimizer):
-        hooks = [opt.make_session_run_hook(True), *hooks]
-    end = tf1.train.StopAtStepHook(last_step=until)
-    with tf1.train.MonitoredTrainingSession(hooks=[end, *hooks]) as session:
-        while not session.should_stop():
-            session.run(train_op)
-            last = session.run_step_fn(
-                lambda step_context: (
-                    values(step_context.session),
-                    step_context.session.run(step),
+def train(hooks, until, use_resource=True, **options):
+    """Trains a new graph to a global step; returns the variables at the end.
+
+    The options are those of `build`.
+    """
+    with tf.Graph().as_default():
+        train_op, opt = build(use_resource, **options)
+        if isinstance(opt, tfs.train.SyncReplicasOptimizer):
+            hooks = [opt.make_session_run_hook(True), *hooks]
+        end = tf1.train.StopAtStepHook(last_step=until)
+        with tf1.train.MonitoredTrainingSession(hooks=[end, *hooks]) as session:
+            while not session.should_stop():
+                session.run(train_op)
+                last = session.run_step_fn(
+                    lambda step_context: values(step_context.session)
                 )
-            )
     return last
 
 
@@ -61,30 +64,26 @@ def train(hooks, until, opt, train_op):
 )
 def test_training_goes_on_bit_for_bit(tmp_path, use_resource, parts, optimizer):
     def run(until, directory):
-        with tf.Graph().as_default():
-            train_op, opt = build(use_resource, parts=parts, optimizer=optimizer)
-            hook = tfs.train.CheckpointSaverHook(
-                directory, save_steps=2, full_every=3, keep=2
-            )
-            return train([hook], until, opt, train_op), hook
+        hook = tfs.train.CheckpointSaverHook(
+            directory, save_steps=2, full_every=3, keep=2
+        )
+        found = train([hook], until, use_resource, parts=parts, optimizer=optimizer)
+        assert found["global_step"] == until
+        return found, hook.restored
 
-    (expected, _), _ = run(12, tmp_path / "undisturbed")
-    (_, step), hook = run(5, tmp_path / "twice")
-    assert step == 5
-    assert hook.restored is None
-    (found, step), hook = run(12, tmp_path / "twice")
-    assert step == 12
-    assert hook.restored is not None
+    expected, _ = run(12, tmp_path / "undisturbed")
+    _, restored = run(5, tmp_path / "twice")
+    assert restored is None
+    found, restored = run(12, tmp_path / "twice")
+    assert restored is not None
     for name, value in expected.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
 @thinned("use_resource, parts", [False, True], [None, 3])
 def test_full_one_is_what_a_saver_of_the_graph_restores(tmp_path, use_resource, parts):
-    with tf.Graph().as_default():
-        train_op, opt = build(use_resource, parts=parts)
-        hook = tfs.train.CheckpointSaverHook(tmp_path, save_steps=100)
-        expected, _ = train([hook], 3, opt, train_op)
+    hook = tfs.train.CheckpointSaverHook(tmp_path, save_steps=100)
+    expected = train([hook], 3, use_resource, parts=parts)
     path = tf.train.latest_checkpoint(tmp_path)
     reader = tf.train.load_checkpoint(path)
     assert reader.get_tensor("table").shape == (ROWS, WIDTH)
@@ -130,32 +129,24 @@ def test_an_update_keeps_all_rows_that_it_will_write(
 @thinned("use_resource, optimizer", [False, True], ["adam_async", "adam"])
 def test_it_is_of_one_moment_between_two_updates(tmp_path, use_resource, optimizer):
     """Every checkpoint has exactly the variables after its number of updates."""
-    with tf.Graph().as_default():
-        train_op, opt = build(use_resource, sync=True, optimizer=optimizer)
-        # It is slow enough for updates to be made meanwhile.
-        hook = tfs.train.CheckpointSaverHook(
-            tmp_path, save_steps=5, keep=50, max_bytes_per_sec=20e6
-        )
-        savings = Savings(hook)
-        train([hook, savings], 120, opt, train_op)
+    # It is slow enough for updates to be made meanwhile.
+    hook = tfs.train.CheckpointSaverHook(
+        tmp_path, save_steps=5, keep=50, max_bytes_per_sec=20e6
+    )
+    savings = Savings(hook)
+    train([hook, savings], 120, use_resource, sync=True, optimizer=optimizer)
     assert max(saving.kept_bytes for saving in savings.all if saving) > 0
-    manifests = [json.loads(p.read_text()) for p in tmp_path.glob("ckpt-*.json")]
-    steps = {m["checkpoint"]["state"]["global_step"] for m in manifests}
+    saved = [
+        json.loads(path.read_text())["checkpoint"]
+        for path in tmp_path.glob("ckpt-*.json")
+    ]
+    steps = {one["state"]["global_step"] for one in saved}
     assert len(steps) > 2
-    with tf.Graph().as_default():
-        train_op, opt = build(use_resource, optimizer=optimizer)
-        with tf1.Session() as session:
-            session.run(tf1.global_variables_initializer())
-            twin = {}
-            for step in range(1, 121):
-                session.run(train_op)
-                if step in steps:
-                    twin[step] = values(session)
-    for m in manifests:
-        step = m["checkpoint"]["state"]["global_step"]
-        reader = tf.train.load_checkpoint(
-            str(tmp_path / f"ckpt-{m['checkpoint']['number']}")
-        )
+    make = OPTIMIZERS[optimizer]
+    twin = v1_checkpoint_models.trained_alone(make, steps, use_resource)
+    for one in saved:
+        step = one["state"]["global_step"]
+        reader = tf.train.load_checkpoint(str(tmp_path / f"ckpt-{one['number']}"))
         for name, value in twin[step].items():
             np.testing.assert_array_equal(
                 reader.get_tensor(name), value, err_msg=f"{name} of step {step}"
@@ -250,23 +241,17 @@ def test_graphs_that_cannot_be_saved_are_refused(tmp_path):
 
 
 def test_checkpoint_of_another_graph_is_refused(tmp_path):
-    with tf.Graph().as_default():
-        train_op, opt = build(True)
-        train([tfs.train.CheckpointSaverHook(tmp_path)], 2, opt, train_op)
-    with tf.Graph().as_default():
-        train_op, opt = build(True, optimizer="adam")
-        with pytest.raises(ValueError, match="does not have"):
-            train([tfs.train.CheckpointSaverHook(tmp_path)], 3, opt, train_op)
+    train([tfs.train.CheckpointSaverHook(tmp_path)], 2)
+    with pytest.raises(ValueError, match="does not have"):
+        train([tfs.train.CheckpointSaverHook(tmp_path)], 3, optimizer="adam")
 
 
 def test_server_that_does_not_share_the_folder_ends_the_session(tmp_path, monkeypatch):
     monkeypatch.setattr(directory, "_TRIAL_SECS", 0.1)
     monkeypatch.setattr(SessionCalls, "write", lambda *_: None)
-    with tf.Graph().as_default():
-        train_op, opt = build(True)
-        hook = tfs.train.CheckpointSaverHook(tmp_path, 600)
-        with pytest.raises(ValueError, match="`checkpoint_dir` must be a folder that"):
-            train([hook], 1, opt, train_op)
+    hook = tfs.train.CheckpointSaverHook(tmp_path, 600)
+    with pytest.raises(ValueError, match="`checkpoint_dir` must be a folder that"):
+        train([hook], 1)
 
 
 @pytest.mark.parametrize("raise_at_end", [False, True])
@@ -278,14 +263,12 @@ def test_session_whose_end_is_in_no_checkpoint_says_so(tmp_path, caplog, raise_a
             shutil.rmtree(folder)
             folder.write_text("no folder")
 
-    with tf.Graph().as_default():
-        train_op, opt = build(True)
-        hook = tfs.train.CheckpointSaverHook(
-            folder, save_secs=600, raise_at_end=raise_at_end
-        )
-        raises = pytest.raises(tf.errors.OpError, match=str(folder))
-        with raises if raise_at_end else contextlib.nullcontext():
-            train([Lose(), hook], 2, opt, train_op)
+    hook = tfs.train.CheckpointSaverHook(
+        folder, save_secs=600, raise_at_end=raise_at_end
+    )
+    raises = pytest.raises(tf.errors.OpError, match=str(folder))
+    with raises if raise_at_end else contextlib.nullcontext():
+        train([Lose(), hook], 2)
     assert "The end of this training is in no checkpoint: 0 of 1 " in caplog.text
 
 
@@ -323,9 +306,6 @@ def test_restore_is_told_where_v1_tells_everything(tmp_path, caplog):
     # The first line by absl's logger gives Python's root logger a handler, beside that
     # of TensorFlow's logger, and from then on TensorFlow's lines are printed twice.
     for until in (2, 4):
-        with tf.Graph().as_default():
-            train_op, opt = build(True)
-            hook = tfs.train.CheckpointSaverHook(str(tmp_path), save_steps=1)
-            train([hook], until, opt, train_op)
+        train([tfs.train.CheckpointSaverHook(str(tmp_path), save_steps=1)], until)
     told = [x for x in caplog.records if "goes on from" in x.getMessage()]
     assert [x.name for x in told] == ["tensorflow"]

@@ -119,21 +119,6 @@ def test_entries_of_sparse_ids_come_in_any_order():
     np.testing.assert_allclose(expected[0], weighted, atol=1e-5)
 
 
-def test_adam_async_trains_parts_by_sessions():
-    with tf.Graph().as_default(), tf1.Session() as session:
-        params, _ = parts_of("partitioned", True)
-        vectors = tfs.train.embedding_lookup(
-            params, [[1, 2], [2, 10]], combiner="mean", transfer_dtype="bfloat16"
-        )
-        train = tfs.train.AdamAsyncOptimizer(0.1).minimize(tf.reduce_sum(vectors))
-        session.run(tf1.global_variables_initializer())
-        before = np.concatenate(session.run(list(params)))
-        session.run(train)
-        moved = before - np.concatenate(session.run(list(params)))
-    np.testing.assert_allclose(moved[[1, 2, 10]], 0.1, rtol=1e-4)
-    assert not moved[[0, 3, 4, 5, 6, 7, 8, 9]].any()
-
-
 def test_id_that_is_not_in_the_table_is_named():
     with tf.Graph().as_default(), tf1.Session() as session:
         params, _ = parts_of("partitioned", True)

@@ -1,4 +1,4 @@
-"""SyncReplicasOptimizer in each style of session: hook, Supervisor, and by hand."""
+"""SyncReplicasOptimizer in sessions of one process: with its hook, and by hand."""
 
 import itertools
 import time
@@ -65,35 +65,6 @@ def test_coordinator_that_stops_ends_the_training_of_all_at_once():
         assert time.monotonic() - started < CLOSE_SECS
         with pytest.raises(tf.errors.OutOfRangeError):
             replica.train(session, batches)
-
-
-def test_supervisor_runs_a_script_that_starts_the_queue_runner_itself():
-    replica = twin.Replica()
-    optimizer = replica.optimizer
-    batches = twin.batches(3)
-    with replica.graph.as_default():
-        runner = optimizer.get_chief_queue_runner()
-        tokens = optimizer.get_init_tokens_op()
-        supervisor = tf1.train.Supervisor(
-            is_chief=True,
-            init_op=replica.init_op,
-            local_init_op=optimizer.chief_init_op,
-            ready_for_local_init_op=optimizer.ready_for_local_init_op,
-            saver=None,
-            summary_op=None,
-            global_step=replica.global_step,
-        )
-        session = supervisor.prepare_or_wait_for_session()
-        supervisor.start_queue_runners(session, [runner])
-        session.run(tokens)
-        assert replica.train(session, batches) == [1, 2, 3]
-        _assert_weights(session, replica, batches)
-        started = time.monotonic()
-        supervisor.stop()
-        assert time.monotonic() - started < CLOSE_SECS
-        with pytest.raises(tf.errors.OutOfRangeError):
-            replica.train(session, batches)
-        session.close()
 
 
 @pytest.mark.parametrize(

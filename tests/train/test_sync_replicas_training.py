@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import sync_replicas_twin as twin
 import tensorflow as tf
+import waiting
+from v1_optimizers import RULES
 
 import tf_syncrep as tfs
 
@@ -142,10 +144,16 @@ def test_sparse_rows_are_divided_as_asked_for(reduction_type, expected):
         (lambda: tfs.train.AdamAsyncOptimizer(0.01), True),
         (lambda: tf1.train.AdamOptimizer(0.01), False),
         (lambda: tf1.train.AdagradOptimizer(0.1), True),
+        *((case.make, True) for case in RULES.values()),
     ],
-    ids=["adam_async-ref", "adam_async-resource", "adam-ref", "adagrad-resource"],
+    ids=[
+        *("adam_async-ref", "adam_async-resource", "adam-ref", "adagrad-resource"),
+        *RULES,
+    ],
 )
-def test_any_optimizer_inside_does_what_it_does_alone(inner, use_resource):
+def test_any_optimizer_inside_does_what_it_does_alone(inner, use_resource, device):
+    if device == "GPU" and inner in [case.make for case in RULES.values()]:
+        pytest.skip("the rules have no GPU kernels")
     replica = twin.Replica(inner=inner, use_resource=use_resource)
     batches = twin.batches(3)
     with replica.graph.as_default():
@@ -192,4 +200,4 @@ def test_variable_averages_follow_every_step(use_resource):
                 expected = 0.5 * expected + 0.5 * value
                 assert session.run(weight) == value
             # The last one comes after the replicas were allowed to go on.
-            twin.until(lambda: session.run(average) == expected)
+            waiting.until(lambda: session.run(average) == expected)

@@ -1,8 +1,8 @@
 """install_v1_names, and scripts that rely on it."""
 
-import subprocess
 import sys
 
+import commands
 import programs
 
 import tf_syncrep as tfs
@@ -64,15 +64,9 @@ tf.disable_v2_behavior()
     example = MANUALS_EXAMPLE + "assert abs(losses[2] - 153.6) < 1e-3, losses\n"
     # Nothing is imported before, and in a folder of its own only installed packages are
     # found.
-    result = subprocess.run(
-        [sys.executable, "-c", program + example + CHECKS],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
+    words = ("-c", program + example + CHECKS)
+    result = commands.run(*words, program=[sys.executable], cwd=tmp_path)
+    assert result.process.returncode == 0, result.output
 
 
 def test_names_are_there_if_tensorflows_v1_was_imported_before():

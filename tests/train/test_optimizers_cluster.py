@@ -2,7 +2,7 @@
 
 Every worker builds the same graph with `replica_device_setter` and trains through a
 session on its own server; here each worker's client is a thread. If there is a GPU, the
-variables are also on those of the PS tasks.
+variables of AdamAsync are also on those of the PS tasks.
 """
 
 import json
@@ -20,10 +20,12 @@ tf1 = tf.compat.v1
 
 WORKERS = 2
 STEPS = 60
+# Of Adagrad.
+RATE, INITIAL = 0.25, 0.5
 
 
 class Replica:
-    """One worker's graph: tables, one in parts, and a vector on two PS."""
+    """One worker's graph: tables, one in parts, and vectors on two PS."""
 
     def __init__(self, cluster_spec, index, use_resource, device):
         self.graph = tf.Graph()
@@ -61,18 +63,39 @@ class Replica:
             counting = tfs.train.AdamAsyncOptimizer(
                 1.0, beta1=0.5, beta2=0.5, name="Counting"
             )
+            with tf1.device("/cpu:0"):  # Adagrad has no GPU kernel.
+                summed = tf1.get_variable("summed", [40, 8], tf.float64)
+            adagrad = tfs.train.AdagradOptimizer(RATE, INITIAL)
+            of_summed = tf.reduce_sum(tf1.nn.embedding_lookup(summed, rows))
             self.train_op = tf.group(
                 optimizer.minimize(loss, step, var_list=trained),
                 counting.apply_gradients([(tf.ones([], tf.float64), counter)]),
+                adagrad.minimize(of_summed, var_list=[summed]),
             )
+            sums = adagrad.get_slot(summed, "accumulator")
+            assert sums.device == summed.device
             powers = [
                 counting.get_slot(counter, name)
                 for name in ("beta1_power", "beta2_power")
             ]
             tables = [tf.convert_to_tensor(table) for table in tables]
-            self.results = [step, vector, powers, tables]
+            self.results = [step, vector, powers, tables, summed, sums]
             self.initializer = tf1.global_variables_initializer()
             self.uninitialized = tf1.report_uninitialized_variables()
+
+
+def by_adagrad():
+    """The table and its slot: all gradients of a row are the same, in any order."""
+    table, slot = np.zeros([40, 8]), np.full([40, 8], INITIAL)
+    of_one = [first + index for first in (10, 20) for index in range(WORKERS)]
+    for row, gradient, updates in (
+        (3, 2.0, WORKERS * STEPS),
+        *((row, 1.0, STEPS) for row in of_one),
+    ):
+        sums = INITIAL + gradient**2 * np.arange(1, updates + 1)
+        table[row] = -np.sum(RATE * gradient / np.sqrt(sums))
+        slot[row] = sums[-1]
+    return table, slot
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +129,7 @@ def test_no_update_of_any_worker_is_lost(cluster, use_resource, device):
         futures = [pool.submit(train, index) for index in range(WORKERS)]
         results = [future.result(120) for future in futures]
 
-    for global_step, vector, powers, tables in results:
+    for global_step, vector, powers, tables, *of_adagrad in results:
         assert global_step == WORKERS * STEPS
         np.testing.assert_array_equal(vector, np.full([16], -WORKERS * STEPS))
         assert powers == [0.5 ** (WORKERS * STEPS + 1)] * 2
@@ -114,3 +137,5 @@ def test_no_update_of_any_worker_is_lost(cluster, use_resource, device):
             assert np.all(np.isin(table, [0.0, -STEPS, -WORKERS * STEPS]))
             assert np.count_nonzero(table == -WORKERS * STEPS) == 8
             assert np.count_nonzero(table == -STEPS) == 2 * WORKERS * 8
+        for got, want in zip(of_adagrad, by_adagrad(), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-12)

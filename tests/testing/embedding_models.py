@@ -1,10 +1,13 @@
 """Models of several embedding tables: by one layer for all, and by one for each."""
 
+import contextlib
 from typing import Any
 
+import hops
 import keras_variants
 import numpy as np
 import tensorflow as tf
+from keras_sync_replicas import unique_rows
 
 import tf_syncrep as tfs
 
@@ -56,6 +59,34 @@ def feature_configs(
         feature: tfs.keras.FeatureConfig(feature, tables[table])
         for feature, table in FEATURES.items()
     }
+
+
+def layer_of(*tables: Any, **options: Any) -> Any:
+    """A layer that has for each table a feature of the same name."""
+    features = {x.name: tfs.keras.FeatureConfig(x.name, x) for x in tables}
+    return tfs.keras.DistributedEmbedding(features, **options)
+
+
+def messages_of_a_step(
+    strategy: Any, make_layer: Any, make_optimizer: Any, ids: Any
+) -> tuple[int, int]:
+    """How many tensors a step of the layer alone sends, and how many parts it has."""
+    with strategy.scope():
+        layer, optimizer = make_layer(), make_optimizer()
+        layer.build()
+        variables = layer.trainable_variables
+        optimizer.build(variables)
+
+    def loss():
+        return tf.add_n(list(map(tf.reduce_sum, layer(ids, training=True).values())))
+
+    def step():
+        with getattr(optimizer, "step", contextlib.nullcontext)():
+            keras_variants.update(optimizer, variables, loss)
+
+    with strategy.scope():
+        function = tf.function(lambda: strategy.run(step)).get_concrete_function()
+    return hops.messages(function), len(variables)
 
 
 class _Model(tf.keras.Model):
@@ -136,19 +167,11 @@ def train_on_batch(model: Any, ids: Any, targets: Any) -> float:
     with tf.GradientTape() as tape:
         outputs = model(ids, training=True)
         loss = tf.reduce_mean((outputs - targets) ** 2)
-    gradients = [_unique_rows(x) for x in tape.gradient(loss, variables)]
+    gradients = [unique_rows(x) for x in tape.gradient(loss, variables)]
     model.optimizer.apply_gradients(
         zip(gradients, model.trainable_variables, strict=True)
     )
     return float(loss)
-
-
-def _unique_rows(gradient):
-    if not isinstance(gradient, tf.IndexedSlices):
-        return gradient
-    rows, places = tf.unique(gradient.indices)
-    values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
-    return tf.IndexedSlices(values, rows, gradient.dense_shape)
 
 
 def variables_of(layer: Any) -> list[tf.Variable]:

@@ -47,11 +47,11 @@ def train_on_batch(model: Any, optimizer: Any, words: Any, targets: Any) -> None
     with tf.GradientTape() as tape:
         outputs = model(tf.constant(words), training=True)
         error = tf.reduce_mean((outputs - targets) ** 2)
-    gradients = map(_unique_rows, tape.gradient(error, variables))
+    gradients = map(unique_rows, tape.gradient(error, variables))
     optimizer.apply_gradients(zip(gradients, variables, strict=True))
 
 
-def _unique_rows(gradient: Any) -> Any:
+def unique_rows(gradient: Any) -> Any:
     """Each row of a sparse gradient once: stock optimizers square each occurrence."""
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient

@@ -1,5 +1,7 @@
 """What tests need to know about the Keras that `tf.keras` is, and its optimizers."""
 
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import adam_async_reference as reference
@@ -16,6 +18,32 @@ def native(variable: Any) -> tf.Variable:
     """Returns the TensorFlow variable behind a variable of any Keras."""
     is_keras = IS_KERAS_3 and isinstance(variable, tf.keras.Variable)
     return variable.value if is_keras else variable
+
+
+def update(
+    optimizer: Any, variables: Any, compute_loss: Callable[[], Any], **options: Any
+) -> Any:
+    """One update of variables by the gradients of a loss, which it returns.
+
+    The options are those of `tf.GradientTape.gradient`.
+    """
+    with tf.GradientTape() as tape:
+        loss = compute_loss()
+    gradients = tape.gradient(loss, [native(x) for x in variables], **options)
+    optimizer.apply_gradients(zip(gradients, variables, strict=True))
+    return loss
+
+
+@contextlib.contextmanager
+def policy(name: str) -> Iterator[None]:
+    """Layers that are made within it have this dtype policy."""
+    policies = tf.keras.mixed_precision
+    before = policies.global_policy()
+    policies.set_global_policy(name)
+    try:
+        yield
+    finally:
+        policies.set_global_policy(before)
 
 
 def state_of(optimizer: Any, variable: Any) -> reference.State:
@@ -47,15 +75,16 @@ def unique_rows(gradient: Any) -> Any:
     return tf.IndexedSlices(values, rows, gradient.dense_shape)
 
 
-def small_model(seed: int = 1) -> Any:
-    """Returns an embedding followed by a dense layer: three words to one number."""
+def small_model(*hidden: Any) -> Any:
+    """An embedding, other layers if there are, and a dense one: words to a number."""
     layers = tf.keras.layers
-    tf.keras.utils.set_random_seed(seed)
+    tf.keras.utils.set_random_seed(1)
     return tf.keras.Sequential(
         [
             layers.Input((3,), dtype="int32"),
             layers.Embedding(20, 4),
             layers.Flatten(),
+            *hidden,
             layers.Dense(1),
         ]
     )
@@ -71,3 +100,15 @@ def small_data(num_examples: int = 64) -> tuple[np.ndarray, np.ndarray]:
     random = np.random.default_rng(0)
     words = random.integers(0, 20, (num_examples, 3)).astype(np.int32)
     return words, (words.sum(axis=1, keepdims=True) / 30).astype(np.float32)
+
+
+def for_ever(inputs: Any, targets: Any) -> Callable[..., tf.data.Dataset]:
+    """A function that makes datasets in which one batch repeats, on each worker."""
+    return lambda _=None: tf.data.Dataset.from_tensors((inputs, targets)).repeat()
+
+
+def make_two_cpus() -> None:
+    """Makes logical devices for two replicas, before TensorFlow starts."""
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    logical = [tf.config.LogicalDeviceConfiguration() for _ in range(2)]
+    tf.config.set_logical_device_configuration(cpu, logical)

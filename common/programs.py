@@ -1,5 +1,7 @@
 """Programs that tests run in processes of their own, and that report as JSON.
 
+A program is a function of a test's file, or a file of its own.
+
 Importing TensorFlow and Keras takes five seconds of CPU time, and tests start hundreds
 of processes. So these come from the standard library's fork server, which imports once
 and runs nothing: each program, with its servers and signals, has a process of its own.
@@ -8,7 +10,8 @@ and runs nothing: each program, with its servers and signals, has a process of i
 import atexit
 import contextlib
 import functools
-import importlib
+import importlib.util
+import inspect
 import json
 import multiprocessing
 import multiprocessing.connection
@@ -133,11 +136,44 @@ def run(path: pathlib.Path, *args: object, env: Mapping[str, str] = os.environ) 
     `environment` is added to its environment. If it fails, or takes too long and is
     killed, there is an AssertionError.
     """
-    finished = run_script(
-        path, *map(json.dumps, args), env={**env, **environment()}, secs=_DEADLINE_SECS
+    env = {**env, **environment()}
+    return _reported(
+        run_script(path, *map(json.dumps, args), env=env, secs=_DEADLINE_SECS)
     )
+
+
+def _reported(finished: subprocess.CompletedProcess[str]) -> Any:
     assert finished.returncode == 0, finished.stdout[-2000:] + finished.stderr[-5000:]
     return result_in(finished.stdout)
+
+
+def call(
+    function: Callable[..., Any], *args: object, env: Mapping[str, str] = os.environ
+) -> Any:
+    """Calls a function of a test's file in a process of its own, like `run`.
+
+    The process executes the file, which must not use TensorFlow outside of functions:
+    it is for the function to set it up.
+    """
+    _, _, source, *arguments = call_command(function, *args)
+    return _reported(run_source(source, *arguments, env=env))
+
+
+def call_command(function: Callable[..., Any], *args: object) -> list[str]:
+    """The command of a process that calls a function, and reports what it returns."""
+    source = "import sys, programs; programs.call_here(*sys.argv[1:])"
+    path, name = inspect.getfile(function), function.__name__
+    return [sys.executable, "-c", source, path, name, *map(json.dumps, args)]
+
+
+def call_here(path: str, name: str, *args: str) -> None:
+    """What the process does."""
+    spec = importlib.util.spec_from_file_location(pathlib.Path(path).stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    report(getattr(module, name)(*map(json.loads, args)))
 
 
 def run_script(
@@ -202,6 +238,15 @@ def _parameters(item: "pytest.Item") -> Mapping[str, Any]:
 def report(result: Any) -> None:
     """Called by a program, once: hands its result to the test."""
     print(_PREFIX + json.dumps(result), flush=True)
+
+
+def error_of(function: Callable[..., Any], *args: Any, **options: Any) -> str:
+    """What a program reports of a call: its error, or an empty string."""
+    try:
+        function(*args, **options)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def result_in(output: str) -> Any:

@@ -13,11 +13,6 @@ keras_3_only = pytest.mark.skipif(
 )
 
 ROWS, DIM = 100, 4
-CLIPPINGS = {
-    "clipnorm": {"clipnorm": 0.5},
-    "clipvalue": {"clipvalue": 0.5},
-    "global_clipnorm": {"global_clipnorm": 0.5},
-}
 
 
 def gradients(step=0):
@@ -56,6 +51,18 @@ def train(steps_of_gradients, **options):
     return [x.numpy() for x in variables], optimizer
 
 
+def operations_of_a_step(**options):
+    variables = make_variables()
+    optimizer = tfs.keras.AdamAsync(**options)
+    optimizer.build(variables)
+
+    @tf.function
+    def step():
+        optimizer.apply_gradients(zip(gradients(), variables, strict=True))
+
+    return step.get_concrete_function().graph.get_operations()
+
+
 def assert_all_close(actual, expected, tolerance=1e-6):
     for got, want in zip(actual, expected, strict=True):
         np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
@@ -65,7 +72,9 @@ def assert_all_close(actual, expected, tolerance=1e-6):
     "options",
     [
         {},
-        *CLIPPINGS.values(),
+        {"clipnorm": 0.5},
+        {"clipvalue": 0.5},
+        {"global_clipnorm": 0.5},
         {"apply_sparse_rmsprop": True},
         {"use_nesterov": True},
         pytest.param({"loss_scale_factor": 8.0}, marks=keras_3_only),
@@ -73,15 +82,7 @@ def assert_all_close(actual, expected, tolerance=1e-6):
     ids=str,
 )
 def test_a_sparse_step_makes_nothing_of_the_tables_size(options):
-    variables = make_variables()
-    optimizer = tfs.keras.AdamAsync(**options)
-    optimizer.build(variables)
-
-    @tf.function
-    def step():
-        optimizer.apply_gradients(zip(gradients(), variables, strict=True))
-
-    operations = step.get_concrete_function().graph.get_operations()
+    operations = operations_of_a_step(**options)
     assert len(operations) > 5
     large = [
         (operation.type, output.shape)
@@ -110,15 +111,7 @@ def test_learning_rate_can_be_a_callable():
 
 
 def test_no_weight_decay_costs_nothing():
-    variables = make_variables()
-    optimizer = tfs.keras.AdamAsync(weight_decay=0.0)
-    optimizer.build(variables)
-
-    @tf.function
-    def step():
-        optimizer.apply_gradients(zip(gradients(), variables, strict=True))
-
-    operations = step.get_concrete_function().graph.get_operations()
+    operations = operations_of_a_step(weight_decay=0.0)
     assert not any("AssignSub" in operation.type for operation in operations)
 
 
@@ -137,16 +130,11 @@ def test_loss_scale_factor_is_taken_out_of_the_gradients(sparse):
     assert float(optimizer.scale_loss(3.0)) == 24.0
 
 
-def loss_scale_optimizer(inner):
-    if keras_variants.IS_KERAS_3:
-        return tf.keras.optimizers.LossScaleOptimizer(inner, initial_scale=8.0)
-    return tf.keras.mixed_precision.LossScaleOptimizer(inner, initial_scale=8.0)
-
-
 def test_loss_scale_optimizer_skips_steps_that_are_not_finite():
     variables = make_variables()
     inner = tfs.keras.AdamAsync(LEARNING_RATE)
-    optimizer = loss_scale_optimizer(inner)
+    loss_scaling = tf.keras.mixed_precision.LossScaleOptimizer
+    optimizer = loss_scaling(inner, initial_scale=8.0)
     optimizer.build(variables)
 
     @tf.function

@@ -1,17 +1,18 @@
 """AdamAsync under strategies that have several replicas in one process."""
 
-import pathlib
-
+import keras_variants
 import numpy as np
 import programs
 import pytest
+import replica_steps
 import tensorflow as tf
 
 import tf_syncrep as tfs
 
 pytestmark = pytest.mark.ci
 
-PROGRAM = pathlib.Path(__file__).with_name("replicas_program.py")
+CONTEXTS = ("replica", "cross_replica", "whole")
+DEVICES = ["CPU:0", "CPU:1"]
 STRATEGIES = ("mirrored", "central_storage")
 OPTIONS = {
     "plain": {},
@@ -19,32 +20,98 @@ OPTIONS = {
     "weight_decay": {"weight_decay": 0.5},
     "average": {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 2},
 }
-
 each_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
 each_option = pytest.mark.parametrize("option", OPTIONS)
 each_context = pytest.mark.parametrize("context", ["replica", "cross_replica"])
 
 
+def strategies():
+    yield "mirrored", tf.distribute.MirroredStrategy(DEVICES)
+    yield (
+        "central_storage",
+        tf.distribute.experimental.CentralStorageStrategy(DEVICES, "CPU:0"),
+    )
+
+
+def copies(strategy, variable):
+    """The values of a variable on all replicas."""
+    parts = strategy.experimental_local_results(keras_variants.native(variable))
+    return [part.numpy().tolist() for part in parts]
+
+
+def train(strategy, context, options, wrap):
+    """Three steps; returns the variables and the number of steps."""
+    with strategy.scope():
+        variables = replica_steps.make_variables()
+        optimizer = tfs.keras.AdamAsync(0.25, **options)
+        # In replicas, the first step makes the slots.
+        if context != "replica":
+            optimizer.build(variables)
+    replica_steps.train(strategy, context, optimizer, variables, wrap)
+    everything = [*variables, *optimizer.variables]
+    return {
+        "values": [x.numpy().tolist() for x in variables],
+        "iterations": int(optimizer.iterations.numpy()),
+        "copies": [copies(strategy, x) for x in everything],
+    }
+
+
+def fit(name, strategy):
+    """Model.fit; with batch normalization if this Keras can train it."""
+    normalize = not (keras_variants.IS_KERAS_3 and name == "central_storage")
+    with strategy.scope():
+        hidden = [tf.keras.layers.BatchNormalization()] if normalize else []
+        model = keras_variants.small_model(*hidden)
+        optimizer = tfs.keras.AdamAsync(keras_variants.slow_decay(0.05))
+        model.compile(optimizer=optimizer, loss="mse")
+    words, targets = keras_variants.small_data()
+    history = model.fit(words, targets, batch_size=16, epochs=10, verbose=0)
+    trained = [*model.trainable_variables, *model.optimizer.variables]
+    return {
+        "losses": history.history["loss"],
+        "iterations": int(model.optimizer.iterations.numpy()),
+        "copies": [copies(strategy, x) for x in trained],
+        "moving_statistics": [
+            x.numpy().tolist() for x in model.non_trainable_variables
+        ],
+    }
+
+
+def trained(is_function, all_options):
+    """What comes of steps that are functions, or not, with options by name.
+
+    It has a process of its own, because logical devices have to be set up before
+    TensorFlow starts, and because eager and compiled collectives of one process get
+    mixed up.
+    """
+    keras_variants.make_two_cpus()
+    wrap = tf.function if is_function else lambda step: step
+    result = {}
+    for name, strategy in strategies():
+        result[name] = {
+            context: {
+                option: train(strategy, context, options, wrap)
+                for option, options in all_options.items()
+            }
+            for context in CONTEXTS
+        }
+        if is_function:
+            result[name]["fit"] = fit(name, strategy)
+    return result
+
+
 @pytest.fixture(scope="module")
 def in_functions():
-    return programs.run(PROGRAM, True, OPTIONS)
+    return programs.call(trained, True, OPTIONS)
 
 
 @pytest.fixture(scope="module")
 def run_eagerly():
-    return programs.run(PROGRAM, False, {"plain": {}})
+    return programs.call(trained, False, {"plain": {}})
 
 
 def train_without_strategy(options):
-    """The twin of the program, with the sum of the replicas' gradients."""
-    variables = [tf.Variable(tf.ones([5, 2])), tf.Variable(tf.ones([3]))]
-    optimizer = tfs.keras.AdamAsync(0.25, **options)
-    values = tf.constant([[1.0, 1.0], [1.0, 1.0], [2.0, 2.0], [2.0, 2.0]])
-    rows = tf.constant([0, 3, 1, 3])
-    table_gradient = tf.IndexedSlices(values, rows, tf.constant([5, 2]))
-    for _ in range(3):
-        grads = table_gradient, 3.0 * tf.ones([3])
-        optimizer.apply_gradients(zip(grads, variables, strict=True))
+    variables = replica_steps.train_alone(tfs.keras.AdamAsync(0.25, **options))
     return [x.numpy() for x in variables]
 
 

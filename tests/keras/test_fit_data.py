@@ -119,9 +119,7 @@ def test_shuffling_reads_everything_in_another_order_each_epoch():
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_arrays_of_shapes_that_were_there_before_need_no_new_functions(
-    shuffle,
-):
+def test_arrays_of_shapes_that_were_there_before_need_no_new_functions(shuffle):
     """Where one is traced or forgotten, a coordinator waits for every task."""
     tf.random.set_seed(None)
     read, num_traced = [], []

@@ -1,19 +1,75 @@
 """tfs.keras.fit while other tasks of its cluster are killed."""
 
-import json
-import pathlib
-import sys
-
 import clusters
+import keras_sync_replicas
 import keras_variants
 import programs
 import pytest
+import tensorflow as tf
 
-PROGRAM = pathlib.Path(__file__).with_name("fit_faults_program.py")
-STEPS, EXAMPLES = 300, 64
+import tf_syncrep as tfs
 
 # Of what is killed here Keras 2 knows little: by night.
 pytestmark = [] if keras_variants.IS_KERAS_3 else [pytest.mark.slow]
+
+STEPS, EXAMPLES = 300, 64
+
+
+class Watch(tf.keras.callbacks.Callback):
+    """Counts steps, as `fit` reports them, and the examples that a metric counts."""
+
+    def __init__(self, metric):
+        super().__init__()
+        self.metric = metric
+        self.steps, self.examples = [], []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.steps.append(0)
+        self.examples.append(0)
+
+    def on_train_batch_end(self, batch, logs=None):
+        before, self.steps[-1] = self.steps[-1], batch + 1
+        self.examples[-1] = int(self.metric.count)
+        if before <= STEPS // 10 <= batch:
+            print("UNDER WAY", flush=True)
+
+
+def train(model, metric):
+    watch = Watch(metric)
+    data = tf.data.Dataset.from_tensors(keras_variants.small_data())
+    try:
+        history = tfs.keras.fit(
+            model,
+            data,
+            steps_per_epoch=STEPS,
+            epochs=2,
+            verbose=0,
+            callbacks=[watch],
+            validation_data=data,
+        )
+    except Exception as error:
+        return {"raised": f"{type(error).__name__}: {error}"}
+    return {
+        "raised": None,
+        "loss": history.history["val_loss"],
+        "steps": watch.steps,
+        "examples": watch.examples,
+        "iterations": int(model.optimizer.iterations.numpy()),
+    }
+
+
+def train_twice(per_execution):
+    """Says whenever another tenth of an epoch's steps is done."""
+    with keras_sync_replicas.make_strategy().scope():
+        model = keras_variants.small_model()
+        metric = tf.keras.metrics.MeanAbsoluteError(name="mae")
+        model.compile(
+            tfs.keras.AdamAsync(0.01),
+            loss="mse",
+            metrics=[metric],
+            steps_per_execution=per_execution,
+        )
+    return [train(model, metric) for _ in range(2)]
 
 
 @pytest.fixture(scope="module", params=[1, pytest.param(8, marks=pytest.mark.slow)])
@@ -23,9 +79,8 @@ def trainings(request):
     The steps of an execution come before them.
     """
     env = programs.environment()
-    arguments = json.dumps([STEPS, request.param])
     with clusters.Cluster(num_workers=2, num_ps=1, env=env) as cluster:
-        cluster.start("chief", [sys.executable, str(PROGRAM), arguments])
+        cluster.start("chief", programs.call_command(train_twice, request.param))
         # They are killed in the first and in the second epoch. TensorFlow itself waits
         # for a lost worker to come back before it accepts another one that has come
         # back.

@@ -4,21 +4,76 @@ With TensorFlow's own `executor_scope` nobody makes a step while it hangs, in tw
 three cases.
 """
 
-import json
-import pathlib
-import sys
+import threading
 import time
 
 import clusters
+import keras_sync_replicas as helpers
 import programs
 import pytest
+import tensorflow as tf
+
+import tf_syncrep as tfs
 
 pytestmark = pytest.mark.ci
 
-PROGRAM = pathlib.Path(__file__).with_name("hung_worker_program.py")
 STEP = "step is over"
 # It was 0.17 s at most, on a busy machine.
 LONGEST_GAP_SECS = 2.0
+
+
+def train_by_fit(is_synchronous):
+    with helpers.make_strategy().scope():
+        model = helpers.make_model()
+        optimizer = tfs.keras.AdamAsync(1e-3)
+        if is_synchronous:
+            optimizer = tfs.keras.SyncReplicas(optimizer, 2, 3)
+        model.compile(optimizer, loss=helpers.loss)
+    tell = tf.keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: print(STEP, flush=True)
+    )
+    tfs.keras.fit(
+        model, helpers.dataset(), steps_per_epoch=10**6, verbose=0, callbacks=[tell]
+    )
+
+
+def train_by_own_loop():
+    tfs.keras.isolate_workers()
+    strategy = helpers.make_strategy()
+    with strategy.scope():
+        weight, num_steps = tf.Variable(0.0), tf.Variable(0)
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    batches = iter(coordinator.create_per_worker_dataset(helpers.dataset))
+
+    @tf.function
+    def step(batches):
+        inputs, _ = next(batches)
+        weight.assign_add(tf.reduce_sum(tf.cast(inputs, tf.float32)))
+        num_steps.assign_add(1)
+
+    def schedule():
+        while True:
+            coordinator.schedule(step, args=(batches,))
+
+    threading.Thread(target=schedule, daemon=True).start()
+    told = 0
+    while True:
+        now = int(num_steps)
+        print(f"{STEP}\n" * (now - told), end="", flush=True)
+        told = now
+        time.sleep(0.01)
+
+
+def train(kind):
+    """Trains in one epoch that is longer than any test, and says each step's end.
+
+    With two gradients of three, "synchronous"; by `tfs.keras.fit`, "asynchronous"; or
+    by steps that it schedules itself, "custom".
+    """
+    if kind == "custom":
+        train_by_own_loop()
+    else:
+        train_by_fit(kind == "synchronous")
 
 
 def longest_gap(cluster, secs):
@@ -46,8 +101,7 @@ def longest_gap(cluster, secs):
 )
 def test_training_goes_on_while_a_worker_hangs(kind, hung_secs):
     with clusters.Cluster(3, num_ps=2, env=programs.environment()) as cluster:
-        command = [sys.executable, str(PROGRAM), json.dumps(kind)]
-        cluster.start("chief", command)
+        cluster.start("chief", programs.call_command(train, kind))
         cluster.wait_for_output("chief", STEP, occurrence=100)
         for worker in cluster.names("worker"):
             cluster.suspend(worker)

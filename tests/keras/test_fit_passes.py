@@ -1,35 +1,324 @@
 """`fit` without `steps_per_epoch`, when workers read their own data to its end."""
 
+import contextlib
 import itertools
-import json
+import os
 import pathlib
 import random
-import sys
+from typing import Any
+from unittest import mock
 
 import clusters
+import keras_variants
 import numpy as np
 import programs
 import pytest
+import tensorflow as tf
+from keras_sync_replicas import make_strategy
 
 import tf_syncrep as tfs
-from tf_syncrep.python.keras.fit import passes as passes_module
-from tf_syncrep.python.keras.fit.ends import _PATIENCE, Ends
+from tf_syncrep.python.distribute import threads
+from tf_syncrep.python.keras.fit import ends
+from tf_syncrep.python.keras.fit.ends import _PATIENCE
 from tf_syncrep.python.keras.fit.passes import WorkersPasses
 
-PROGRAM = pathlib.Path(__file__).with_name("fit_passes_program.py")
-# The numbers are the same as in the program.
 BATCH = 4
-WORKERS, ITEMS, PER_ITEM = 3, 20, 3
-PER_EXECUTION = 4
-KILLS = 8
+ITEMS, PER_ITEM = 20, 3  # items of a work queue, and batches of an item
+# Checkpoints also come at the ends of epochs, and soon after one another.
+EPOCHS_OF_KILLS, KILLS_AT = 4, [8, 40, 58, 66, 110, 118, 160, 190]
+WORKERS, PER_EXECUTION = 3, 4
+
+
+class Counting(tf.keras.Model):
+    """Counts how often it saw each example, which its first feature numbers."""
+
+    def __init__(self, num_examples):
+        super().__init__()
+        self.inner = tf.keras.layers.Dense(1)
+        self.examples = tf.keras.metrics.Sum(name="examples")
+        # It is in checkpoints, too.
+        self.seen = self.add_weight(
+            name="seen",
+            shape=[num_examples],
+            dtype="int64",
+            initializer="zeros",
+            trainable=False,
+        )
+
+    def call(self, x):
+        return self.inner(x)
+
+    def train_step(self, data: Any):
+        x, _ = data
+        logs = super().train_step(data)
+        self.examples.update_state(tf.ones_like(x[:, 0]))
+        ones = tf.ones([tf.shape(x)[0]], tf.int64)
+        rows = tf.IndexedSlices(ones, tf.cast(x[:, 0], tf.int64))
+        keras_variants.native(self.seen).scatter_add(rows)
+        return {**logs, "examples": self.examples.result()}
+
+
+def batches(first, number):
+    """Batches of examples, counted from `first` on."""
+    numbers = tf.data.Dataset.range(number * BATCH).map(lambda i: i + first)
+    examples = numbers.map(
+        lambda i: (tf.stack([tf.cast(i, tf.float32), 1.0]), tf.ones([1]))
+    )
+    return examples.batch(BATCH)
+
+
+def of_item(item):
+    return batches(item * BATCH * PER_ITEM, PER_ITEM)
+
+
+class Steps(tf.keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.epochs = []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epochs.append([])
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.epochs[-1].append([batch])
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.epochs[-1][-1].append(batch)
+
+
+def make(strategy, num_examples, quorum=None, per_execution=1):
+    with strategy.scope():
+        model = Counting(num_examples)
+        optimizer = tf.keras.optimizers.SGD(1e-6)
+        if quorum:
+            optimizer = tfs.keras.SyncReplicas(optimizer, quorum, quorum, spares=False)
+        model.compile(optimizer, loss="mse", steps_per_execution=per_execution)
+    return model
+
+
+def train(strategy, data, num_examples, epochs, more=(), **options):
+    """Trains; returns the counts."""
+    model = make(strategy, num_examples, **options)
+    steps = Steps()
+    history = tfs.keras.fit(
+        model, data, epochs=epochs, verbose=0, callbacks=[steps, *more]
+    )
+    for epoch in steps.epochs:
+        assert all(b[0] == a[1] + 1 for a, b in itertools.pairwise(epoch))
+    return {
+        "seen": model.seen.numpy().tolist(),
+        "epochs": history.epoch,
+        "examples": history.history["examples"],
+        "steps": [1 + epoch[-1][-1] for epoch in steps.epochs],
+        "iterations": int(np.asarray(model.optimizer.iterations)),
+    }
+
+
+def uneven(strategy, **options):
+    def data(context):
+        worker = context.input_pipeline_id
+        return batches(100 * worker, 7 * worker)  # the first one has no batches
+
+    return train(strategy, data, 400, 2, **options)
+
+
+def slow(strategy, folder):
+    """The last worker's data is made late, where all others have come to their ends."""
+    path, waited_for = (pathlib.Path(folder) / name for name in ("read", "pipe"))
+    path.touch()
+    ask, silences = WorkersPasses.is_made, 0
+
+    class Block(tf.keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 0:  # After this process has read it.
+                path.unlink()
+                os.mkfifo(path)
+
+    def is_made(passes):
+        nonlocal silences
+        made = ask(passes)
+        silences += not made
+        if silences == 2 * ends._PATIENCE and not made:
+            # TensorFlow's optimization of the worker's function waits for a writer.
+            # Nobody can read a pipe by its name any more when that wait ends.
+            path.rename(waited_for)
+            path.touch()
+            with contextlib.suppress(OSError):  # There may be no reader.
+                os.close(os.open(waited_for, os.O_WRONLY | os.O_NONBLOCK))
+        return made
+
+    def data(context):
+        worker = context.input_pipeline_id
+        num_batches = 7 * worker
+        if worker == context.num_input_pipelines - 1:
+            text = tf.io.read_file(str(path))
+            num_batches += tf.cast(tf.strings.length(text), tf.int64)
+        return batches(100 * worker, num_batches)
+
+    with mock.patch.object(WorkersPasses, "is_made", is_made):
+        result = train(strategy, data, 400, 2, more=[Block()])
+    return {**result, "silences": silences}
+
+
+def queued(strategy, num_epochs, epochs, **options):
+    with strategy.scope():
+        queue = tfs.data.WorkQueue(ITEMS, num_epochs, shuffle=True)
+    result = train(
+        strategy,
+        lambda _: queue.dataset(of_item),
+        ITEMS * PER_ITEM * BATCH,
+        epochs,
+        **options,
+    )
+    return {**result, "stats": queue.stats()}
+
+
+def killed(strategy, epochs, folder, at, steps_meanwhile, **options):
+    kills = AwaitKills(folder, at, steps_meanwhile)
+    return queued(strategy, None, epochs, more=[kills], **options)
+
+
+class AwaitKills(tf.keras.callbacks.Callback):
+    """Asks for the deaths of workers, and makes at most a few steps until they come."""
+
+    def __init__(self, folder, at, steps_meanwhile):
+        super().__init__()
+        self.folder, self.at = pathlib.Path(folder), at
+        self.steps_meanwhile, self.steps = steps_meanwhile, 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.steps += 1
+        for kill, step in enumerate(self.at):
+            if self.steps == step:
+                print(f"kill {kill}.", flush=True)
+            if self.steps == step + self.steps_meanwhile:
+                clusters.wait_until((self.folder / f"killed-{kill}").exists)
+
+
+class OnPurposeError(Exception):
+    pass
+
+
+class FailAt(tf.keras.callbacks.Callback):
+    """Fails in the second epoch, after a checkpoint was written in it."""
+
+    def __init__(self, checkpoint):
+        super().__init__()
+        self.checkpoint, self.epoch = checkpoint, 0
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.epoch == 1 and batch >= ITEMS * PER_ITEM // 2:
+            saving = self.checkpoint.saving
+            saving.wait()
+            # By then some worker has done an item of this epoch, and has another one.
+            if saving.manifest.state["iterations"] > (ITEMS + 3) * PER_ITEM:
+                raise OnPurposeError
+
+
+class Restored(tf.keras.callbacks.Callback):
+    """Notes how much of the queue was done where training continues, and trained."""
+
+    def __init__(self, queue):
+        super().__init__()
+        self.queue, self.done, self.trained = queue, None, None
+
+    def on_train_begin(self, logs=None):
+        self.done = self.queue.stats()["done"]
+        self.trained = self.model.seen.numpy().tolist()
+        self.model.seen.assign(tf.zeros_like(self.model.seen))
+
+
+def resumed(strategy, folder, **more):
+    """Fails in the middle of an epoch, and continues from a checkpoint."""
+    folder = str(pathlib.Path(folder) / "-".join(["checkpoints", *more]))
+
+    def begin():
+        with strategy.scope():
+            queue = tfs.data.WorkQueue(ITEMS, num_epochs=2, shuffle=True)
+        checkpoint = tfs.keras.Checkpoint(
+            folder, every_n_steps=7, work_queues={"items": queue}
+        )
+        return queue, checkpoint
+
+    queue, checkpoint = begin()
+    options = {"num_examples": ITEMS * PER_ITEM * BATCH, "epochs": 2, **more}
+    with contextlib.suppress(OnPurposeError):
+        train(
+            strategy,
+            lambda _: queue.dataset(of_item),
+            more=[checkpoint, FailAt(checkpoint)],
+            **options,
+        )
+    queue, checkpoint = begin()
+    restored = Restored(queue)
+    result = train(
+        strategy,
+        lambda _: queue.dataset(of_item),
+        more=[checkpoint, restored],
+        **options,
+    )
+    told = {"done": restored.done, "trained": restored.trained}
+    return {**result, **told, "stats": queue.stats()}
+
+
+def refused(strategy):
+    """The messages of `fit` for data without an end, and for data without content."""
+    with strategy.scope():
+        queue = tfs.data.WorkQueue(ITEMS, 1)
+    model = make(strategy, ITEMS * PER_ITEM * BATCH)
+    tfs.keras.fit(model, lambda _: queue.dataset(of_item), verbose=0)
+    messages = {}
+    for name, data in {
+        "endless": lambda _: batches(0, 1).repeat(),
+        "empty": lambda _: batches(0, 0),
+        "read": lambda _: queue.dataset(of_item),
+    }.items():
+        try:
+            tfs.keras.fit(model, data, verbose=0)
+        except ValueError as error:
+            messages[name] = str(error)
+    return messages
+
+
+def run(names, folder):
+    """The results of scenarios."""
+    strategy = make_strategy()
+    executions, synchronous = {"per_execution": PER_EXECUTION}, {"quorum": 3}
+    of_two, often = {"quorum": 2}, (EPOCHS_OF_KILLS, folder, KILLS_AT, 5)
+    scenarios = {
+        "uneven": (uneven, (), {}),
+        "uneven executions": (uneven, (), executions),
+        "uneven synchronous": (uneven, (), synchronous),
+        "uneven synchronous executions": (uneven, (), {**synchronous, **executions}),
+        "queue": (queued, (3, 3), {}),
+        "queue executions": (queued, (3, 3), executions),
+        "queue synchronous": (queued, (None, 2), of_two),
+        "queue ends": (queued, (2, 5), {}),
+        "slow": (slow, (folder,), {}),
+        "killed": (killed, (2, folder, [ITEMS * PER_ITEM // 3], 0), {}),
+        "killed executions": (killed, (2, folder, [5], 0), executions),
+        "killed often": (killed, often, {}),
+        "killed often synchronous": (killed, often, of_two),
+        "resumed": (resumed, (folder,), {}),
+        "resumed executions": (resumed, (folder,), executions),
+        "refused": (refused, (), {}),
+    }
+    results = {}
+    for name in names:
+        function, arguments, options = scenarios[name]
+        results[name] = function(strategy, *arguments, **options)
+    return results
 
 
 @pytest.fixture(scope="module")
 def undisturbed(request, tmp_path_factory):
     names = [*programs.wanted(request, "name"), "refused", "slow"]
-    arguments = [names, str(tmp_path_factory.mktemp("passes"))]
+    folder = str(tmp_path_factory.mktemp("passes"))
     with clusters.Cluster(num_workers=WORKERS, num_ps=2) as cluster:
-        return programs.run(PROGRAM, arguments, env=cluster.environment())
+        return programs.call(run, names, folder, env=cluster.environment())
 
 
 @pytest.mark.ci
@@ -124,8 +413,8 @@ def test_what_has_no_end_and_what_has_nothing_is_refused(undisturbed):
 )
 def test_what_a_lost_worker_had_begun_is_read_by_others(tmp_path, scenario, comes_back):
     with clusters.Cluster(num_workers=WORKERS, num_ps=2) as cluster:
-        arguments = json.dumps([[scenario], str(tmp_path)])
-        cluster.start("chief", [sys.executable, str(PROGRAM), arguments])
+        command = programs.call_command(run, [scenario], str(tmp_path))
+        cluster.start("chief", command)
         cluster.wait_for_output("chief", "kill 0.")
         cluster.kill("worker-1")
         (tmp_path / "killed-0").touch()
@@ -169,9 +458,8 @@ def test_whatever_workers_die_all_is_read_and_counted(tmp_path, synchronous, see
     draw = random.Random(seed)
     name = "killed often synchronous" if synchronous else "killed often"
     with clusters.Cluster(num_workers=WORKERS, num_ps=2) as cluster:
-        arguments = json.dumps([[name], str(tmp_path)])
-        cluster.start("chief", [sys.executable, str(PROGRAM), arguments])
-        for kill in range(KILLS):
+        cluster.start("chief", programs.call_command(run, [name], str(tmp_path)))
+        for kill in range(len(KILLS_AT)):
             cluster.wait_for_output("chief", f"kill {kill}.")
             worker = f"worker-{draw.randrange(WORKERS)}"
             cluster.kill(worker)
@@ -180,84 +468,18 @@ def test_whatever_workers_die_all_is_read_and_counted(tmp_path, synchronous, see
         assert cluster.wait("chief") == 0, cluster.output("chief")
         result = programs.result_in(cluster.output("chief"))[name]
     assert result["stats"]["repeated"] >= 1
-    assert_accounted_for(result, epochs=4, kills=KILLS)
+    assert_accounted_for(result, epochs=EPOCHS_OF_KILLS, kills=len(KILLS_AT))
 
 
-class Workers:
-    """Scheduled steps go in turn to those workers that are free."""
-
-    def __init__(self, steps, window=6):
-        self.left = list(steps)
-        self.ends = Ends(len(steps), window)
-        self.num_scheduled = self.num_without_data = 0
-
-    def run(self, order):
-        """Lets workers run all scheduled steps in this order."""
-        for worker in itertools.islice(order, self.ends.num_wanted()):
-            self.num_scheduled += 1
-            has_ended = self.left[worker] == 0
-            self.num_without_data += has_ended
-            self.left[worker] -= not has_ended
-            self.ends.add(worker, has_ended)
-
-
-def test_pass_is_over_when_all_workers_are_at_their_ends():
-    workers = Workers([5, 0, 100])
-    order = itertools.cycle(range(3))
-    while not workers.ends.is_over:
-        workers.run(order)
-        assert workers.num_scheduled < 1000
-    assert workers.left == [0, 0, 0]
-    assert workers.ends.num_lost == 0
-    # Workers that are at their ends are asked at most once a step of the others.
-    assert workers.num_without_data <= 2 * 105
-
-
-def test_silence_with_something_under_way_is_waited_for():
-    ends = Ends(2, window=4)
-    assert ends.num_wanted() == 4
-    for _ in range(3):
-        ends.add(0, has_ended=True)
-    for _ in range(1000):
-        ends.add_silence(lambda: True)
-        assert not ends.is_over
-        for _ in range(ends.num_wanted()):  # the other worker is still at its first
-            ends.add(0, has_ended=True)
-    ends.add(1, has_ended=False)
-    assert not ends.is_over
-    assert ends.num_wanted() == 2
-    ends.add(1, has_ended=True)
-    assert not ends.is_over
-    ends.add(0, has_ended=True)
-    assert ends.is_over
-    assert ends.num_lost == 0
-    assert ends.num_wanted() == 0
-
-
-def test_worker_that_takes_nothing_is_lost_once_its_data_was_waited_for():
-    ends = Ends(3, window=6)
-    for silence in itertools.count():
-        for _ in range(ends.num_wanted()):
-            ends.add(silence % 2, has_ended=True)
-        ends.add_silence(lambda waited=silence >= 50: waited)
-        if ends.is_over:
-            break
-        assert silence < 100
-    assert silence > 55
-    assert ends.num_lost == 1
-
-
-def test_worker_that_has_data_again_is_at_no_end():
-    """A worker that began another life."""
-    ends = Ends(1, window=2)
-    assert ends.num_wanted() == 2
-    ends.add(0, has_ended=True)
-    ends.add(0, has_ended=False)
-    assert not ends.is_over
-    assert ends.num_wanted() == 2
-    ends.add(None, has_ended=False)  # lost, and made again by another worker
-    ends.add(0, has_ended=True)
-    assert ends.is_over
+@pytest.mark.slow
+def test_servers_of_one_thread_answer_while_workers_wait_for_gate_and_queue(tmp_path):
+    name = "queue synchronous"
+    env = {threads.INTER_OP_VARIABLE: "1", threads.INTRA_OP_VARIABLE: "1"}
+    with clusters.Cluster(num_workers=WORKERS, num_ps=2, env=env) as cluster:
+        env = cluster.environment()
+        result = programs.call(run, [name], str(tmp_path), env=env)[name]
+    assert set(result["seen"]) == {2}
+    assert result["stats"]["in_flight"] == 0
 
 
 @pytest.mark.ci
@@ -267,46 +489,3 @@ def test_worker_that_takes_long_to_make_its_data_is_waited_for(undisturbed):
     # It is asked again while its data comes, which takes a while on a busy machine.
     assert result["silences"] >= 2 * _PATIENCE
     assert result["steps"] == [21, 21]
-
-
-def test_worker_that_never_makes_its_data_is_waited_for_once(monkeypatch):
-    monkeypatch.setattr(passes_module, "_PATIENCE", 3)
-    monkeypatch.setattr(passes_module.compat_datasets, "is_made", lambda _: False)
-    hanging = WorkersPasses([], [], None)
-    hanging.begin_pass()
-    assert [hanging.is_made() for _ in range(5)] == [False] * 3 + [True] * 2
-    hanging.begin_pass()
-    assert hanging.is_made()
-
-
-def begun(num_read):
-    """Passes over a queue of three items, some of which a reader has begun."""
-    queue = tfs.data.WorkQueue(3, num_epochs=2)
-    passes = WorkersPasses(None, [queue], None)
-    assert passes.begin_epoch(resume=False)
-    reader = iter(queue.dataset())
-    for _ in range(num_read):
-        next(reader)
-    return queue, passes, reader
-
-
-@pytest.mark.parametrize("num_read", range(4))
-def test_what_a_lost_worker_left_of_an_epoch_has_another_pass(num_read):
-    """The item that it was reading, and those nobody had begun: it may be the last."""
-    queue, passes, reader = begun(num_read)
-    del reader
-    assert not passes.has_left(some_are_lost=False)
-    assert passes.has_left(some_are_lost=True)
-    # This is all but the item that was read to its end, as the next question tells.
-    left = [*range(max(0, num_read - 1), 3)]
-    assert [int(item) for item in queue.dataset()] == left
-    assert not passes.has_left(some_are_lost=True)
-    assert queue.stats()["done"] == 3
-
-
-def test_what_was_given_back_has_another_pass_though_nobody_is_lost():
-    queue, passes, _ = begun(3)
-    queue.restore(queue.save())
-    assert passes.has_left(some_are_lost=False)
-    assert [int(item) for item in queue.dataset()] == [2]
-    assert not passes.has_left(some_are_lost=False)

@@ -4,20 +4,31 @@ The training takes place in a callback of the evaluator, so that nothing depends
 time.
 """
 
-import pathlib
-
 import clusters
 import keras_variants
 import programs
 import pytest
 import tensorflow as tf
-from evaluator_models import BATCH, batch, make
+from evaluator_models import BATCH, WIDTH, batch, make
+from keras_sync_replicas import make_strategy
 
 import tf_syncrep as tfs
 from tf_syncrep.python.keras import sidecar_evaluator
 from tf_syncrep.python.report import event_files
 
-PROGRAM = pathlib.Path(__file__).with_name("sidecar_evaluator_program.py")
+
+def evaluated_with_servers(folder):
+    """What comes of the only checkpoint, and the devices of the tables."""
+    with make_strategy().scope():
+        model = make(built=False)
+    (found,) = evaluator_of(folder, model, max_evaluations=1).start()
+    tables = [x for x in model.trainable_variables if x.shape[-1] == WIDTH]
+    return found.metrics, [keras_variants.native(table).device for table in tables]
+
+
+def evaluator_of(folder, model=None, data=None, **options):
+    model, data = model or make(), data or batch(100)
+    return tfs.keras.SidecarEvaluator(model, data, folder, **options)
 
 
 @pytest.fixture(autouse=True)
@@ -68,14 +79,9 @@ def test_each_checkpoint_is_evaluated_until_the_last_of_a_training(
     """Checkpoints of changes work, too, and no variable of the optimizer is made."""
     training = Training(tmp_path / "run", 5, full_every=3)
     model = make(built)
-    evaluator = tfs.keras.SidecarEvaluator(
-        model,
-        batch(100),
-        tmp_path / "run",
-        callbacks=[training],
-        log_dir=tmp_path / "logs",
-    )
-    found = evaluator.start()
+    found = evaluator_of(
+        tmp_path / "run", model, callbacks=[training], log_dir=tmp_path / "logs"
+    ).start()
     assert_as_expected(found, training.expected)
     assert found[-1].path == str(tmp_path / "run" / "ckpt-5")
     assert training.iterations == [1, 2, 3, 4, 5]
@@ -105,8 +111,8 @@ def test_each_checkpoint_is_evaluated_until_the_last_of_a_training(
 def test_the_end_of_data_of_unknown_size_is_no_warning(tmp_path, recwarn):
     training = Training(tmp_path, 1)
     dataset = tf.data.Dataset.from_tensors(batch(100)).filter(lambda *_: True)
-    evaluator = tfs.keras.SidecarEvaluator(make(), dataset, tmp_path)
-    assert len(evaluator.start()) == 1 == len(training.expected)
+    found = evaluator_of(tmp_path, data=dataset).start()
+    assert len(found) == 1 == len(training.expected)
     assert [x for x in recwarn if "ran out of data" in str(x.message)] == []
 
 
@@ -116,12 +122,8 @@ def test_the_end_of_data_of_unknown_size_is_no_warning(tmp_path, recwarn):
 def test_data_are_what_evaluate_takes(tmp_path, form):
     training = Training(tmp_path, 1)
     dataset = tf.data.Dataset.from_tensors(batch(100)).repeat()
-    evaluator = tfs.keras.SidecarEvaluator(
-        make(),
-        dataset if form == "dataset" else lambda context: dataset,
-        tmp_path,
-        steps=2,
-    )
+    data = dataset if form == "dataset" else lambda context: dataset
+    evaluator = evaluator_of(tmp_path, data=data, steps=2)
     assert_as_expected(evaluator.start(), training.expected)
 
 
@@ -146,11 +148,8 @@ def test_damaged_checkpoint_is_passed_over(tmp_path, caplog):
         (data,) = tmp_path.glob("ckpt-2.data-*")
         data.write_bytes(data.read_bytes()[:-1])
 
-    evaluator = tfs.keras.SidecarEvaluator(
-        make(), batch(100), tmp_path, callbacks=[Ruins(damage)], max_idle_secs=0.5
-    )
-    found = evaluator.start()
-    assert [x.iterations for x in found] == [1]
+    evaluator = evaluator_of(tmp_path, callbacks=[Ruins(damage)], max_idle_secs=0.5)
+    assert [x.iterations for x in evaluator.start()] == [1]
     assert caplog.text.count("ckpt-2 cannot be restored") == 1
     training.go_on()
     assert [x.iterations for x in evaluator.start()] == [3]
@@ -158,13 +157,10 @@ def test_damaged_checkpoint_is_passed_over(tmp_path, caplog):
 
 def test_folder_that_is_not_there_yet_is_waited_for(tmp_path, capsys):
     folder = tmp_path / "later"
-    evaluator = tfs.keras.SidecarEvaluator(
-        make(), batch(100), folder, max_idle_secs=0.05
-    )
+    evaluator = evaluator_of(folder, max_idle_secs=0.05)
     assert evaluator.start() == []
-    assert "The evaluator ends: no checkpoint has come for 0 s." in (
-        capsys.readouterr().out
-    )
+    said = capsys.readouterr().out
+    assert "The evaluator ends: no checkpoint has come for 0 s." in said
     training = Training(folder, 1)
     assert_as_expected(evaluator.start(), training.expected)
 
@@ -179,28 +175,20 @@ def test_training_begun_anew_in_an_emptied_folder_is_followed(tmp_path):
         second.append(Training(tmp_path, 1))
 
     first.go_on()
-    evaluator = tfs.keras.SidecarEvaluator(
-        make(), batch(100), tmp_path, callbacks=[Ruins(begin_anew)]
-    )
+    evaluator = evaluator_of(tmp_path, callbacks=[Ruins(begin_anew)])
     assert [x.iterations for x in evaluator.start()] == [2, 1]
 
 
 def fit(folder, epochs):
     model = make()
-    tfs.keras.fit(
-        model,
-        *batch(0),
-        batch_size=BATCH,
-        epochs=epochs,
-        verbose=0,
-        callbacks=[tfs.keras.Checkpoint(folder, every_n_steps=1)],
-    )
+    options = {"batch_size": BATCH, "epochs": epochs, "verbose": 0}
+    checkpoint = tfs.keras.Checkpoint(folder, every_n_steps=1)
+    tfs.keras.fit(model, *batch(0), callbacks=[checkpoint], **options)
 
 
 def test_end_of_fit_is_the_end(tmp_path):
     fit(tmp_path, 2)
-    evaluator = tfs.keras.SidecarEvaluator(make(), batch(0), tmp_path)
-    assert [x.iterations for x in evaluator.start()] == [2]
+    assert [x.iterations for x in evaluator_of(tmp_path).start()] == [2]
 
 
 def test_training_that_ended_before_the_program_began_is_evaluated_and_not_the_end(
@@ -209,9 +197,7 @@ def test_training_that_ended_before_the_program_began_is_evaluated_and_not_the_e
     """The same script continues from it, with more epochs."""
     fit(tmp_path, 1)
     monkeypatch.setattr(sidecar_evaluator, "_BEGUN", sidecar_evaluator.time.time())
-    evaluator = tfs.keras.SidecarEvaluator(
-        make(), batch(0), tmp_path, callbacks=[Ruins(lambda: fit(tmp_path, 3))]
-    )
+    evaluator = evaluator_of(tmp_path, callbacks=[Ruins(lambda: fit(tmp_path, 3))])
     assert [x.iterations for x in evaluator.start()] == [1, 3]
     assert "training has ended" in capsys.readouterr().out
 
@@ -230,7 +216,7 @@ def test_fit_that_goes_on_after_the_end_of_another_is_followed(tmp_path, monkeyp
             fit(tmp_path, 2)
         return progress(directory)
 
-    evaluator = tfs.keras.SidecarEvaluator(make(), batch(0), tmp_path)
+    evaluator = evaluator_of(tmp_path)
     monkeypatch.setattr(sidecar_evaluator.Directory, "progress", goes_on)
     assert [x.iterations for x in evaluator.start()] == [1, 2]
     assert len(asked) > 2
@@ -239,9 +225,7 @@ def test_fit_that_goes_on_after_the_end_of_another_is_followed(tmp_path, monkeyp
 def test_scalars_that_cannot_be_written_end_nothing(tmp_path, caplog):
     (tmp_path / "file").touch()
     training = Training(tmp_path / "run", 1)
-    evaluator = tfs.keras.SidecarEvaluator(
-        make(), batch(100), tmp_path / "run", log_dir=tmp_path / "file"
-    )
+    evaluator = evaluator_of(tmp_path / "run", log_dir=tmp_path / "file")
     assert_as_expected(evaluator.start(), training.expected)
     assert "Scalars were not written to" in caplog.text
 
@@ -250,10 +234,9 @@ def test_other_model_is_an_error_that_names_what_is_missing(tmp_path):
     Training(tmp_path, 1)
     model = keras_variants.small_model()
     model.compile(loss="mse")
-    evaluator = tfs.keras.SidecarEvaluator(model, keras_variants.small_data(), tmp_path)
-    with pytest.raises(
-        ValueError, match=r"ckpt-1 does not have .*dense.*another model"
-    ):
+    evaluator = evaluator_of(tmp_path, model, keras_variants.small_data())
+    message = "ckpt-1 does not have .*dense.*another model"
+    with pytest.raises(ValueError, match=message):
         evaluator.start()
 
 
@@ -277,7 +260,9 @@ def test_evaluator_with_parameter_servers_of_its_own_reads_tables_onto_them(tmp_
     """For tables that no process can hold, from a training with other servers."""
     training = Training(tmp_path, 1)
     with clusters.Cluster(num_workers=2, num_ps=3) as cluster:
-        result = programs.run(PROGRAM, str(tmp_path), env=cluster.environment())
+        metrics, devices = programs.call(
+            evaluated_with_servers, str(tmp_path), env=cluster.environment()
+        )
     ((_, expected),) = training.expected
-    assert result["metrics"] == pytest.approx(expected, rel=1e-5)
-    assert len(set(result["devices"])) == 3
+    assert metrics == pytest.approx(expected, rel=1e-5)
+    assert len(set(devices)) == 3

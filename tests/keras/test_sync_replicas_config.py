@@ -18,42 +18,20 @@ def make(**options):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("name", "value", "rule"),
     [
-        (
-            {"replicas_to_aggregate": 0},
-            "`replicas_to_aggregate` must be a whole number of at least 1. "
-            "Received: replicas_to_aggregate=0",
-        ),
-        (
-            {"replicas_to_aggregate": 1.5},
-            "`replicas_to_aggregate` must be a whole number of at least 1. "
-            "Received: replicas_to_aggregate=1.5",
-        ),
-        (
-            {"replicas_to_aggregate": True},
-            "`replicas_to_aggregate` must be a whole number of at least 1. "
-            "Received: replicas_to_aggregate=True",
-        ),
-        (
-            {"total_num_replicas": -1},
-            "`total_num_replicas` must be a whole number of at least 1. "
-            "Received: total_num_replicas=-1",
-        ),
-        (
-            {"lease_secs": 0},
-            "`lease_secs` must be a finite number above 0. Received: lease_secs=0",
-        ),
-        (
-            {"start_secs": float("nan")},
-            "`start_secs` must be a finite number above 0. Received: start_secs=nan",
-        ),
+        ("replicas_to_aggregate", 0, "a whole number of at least 1"),
+        ("replicas_to_aggregate", 1.5, "a whole number of at least 1"),
+        ("replicas_to_aggregate", True, "a whole number of at least 1"),
+        ("total_num_replicas", -1, "a whole number of at least 1"),
+        ("lease_secs", 0, "a finite number above 0"),
+        ("start_secs", float("nan"), "a finite number above 0"),
     ],
-    ids=str,
 )
-def test_bad_arguments_are_named(options, message):
+def test_bad_arguments_are_named(name, value, rule):
+    message = f"`{name}` must be {rule}. Received: {name}={value}"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        make(**options)
+        make(**{name: value})
 
 
 def test_inner_optimizer_that_is_none_is_refused():

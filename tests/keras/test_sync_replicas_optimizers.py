@@ -4,8 +4,6 @@ All workers have the same batch. So its gradient is the mean of each update, and
 training equals that of the inner optimizer alone.
 """
 
-import pathlib
-
 import clusters
 import keras_sync_replicas as helpers
 import keras_variants
@@ -14,16 +12,36 @@ import programs
 import pytest
 import sync_accounting
 
+import tf_syncrep as tfs
+
 pytestmark = pytest.mark.ci
 
-PROGRAM = pathlib.Path(__file__).with_name("sync_replicas_optimizers_program.py")
-NUM_WORKERS, UPDATES = 2, 3
+WORKERS, UPDATES = 2, 3
+
+
+def train(strategy, make_inner):
+    with strategy.scope():
+        model = keras_variants.small_model()
+        optimizer = tfs.keras.SyncReplicas(make_inner(), *2 * [WORKERS], spares=False)
+        model.compile(optimizer, loss="mse")
+    data, steps = helpers.one_batch().repeat(), WORKERS * UPDATES
+    tfs.keras.fit(model, data, steps_per_epoch=steps, verbose=0)
+    return {
+        "weights": [x.tolist() for x in model.get_weights()],
+        "iterations": helpers.iterations_of(optimizer),
+        "stats": optimizer.stats(),
+    }
+
+
+def trained():
+    strategy = helpers.make_strategy()
+    return {name: train(strategy, make) for name, make in helpers.OPTIMIZERS.items()}
 
 
 @pytest.fixture(scope="module")
 def results():
-    with clusters.Cluster(NUM_WORKERS, num_ps=2) as cluster:
-        yield programs.run(PROGRAM, NUM_WORKERS, UPDATES, env=cluster.environment())
+    with clusters.Cluster(WORKERS, num_ps=2) as cluster:
+        return programs.call(trained, env=cluster.environment())
 
 
 @pytest.mark.parametrize("name", helpers.OPTIMIZERS)
@@ -34,9 +52,8 @@ def test_workers_with_one_batch_train_as_the_inner_optimizer_alone(name, results
         helpers.train_on_batch(model, inner, words, targets)
     if getattr(inner, "use_ema", False):
         inner.finalize_variable_values(model.trainable_variables)
-    expected = model.get_weights()
-    for got, want in zip(result["weights"], expected, strict=True):
+    for got, want in zip(result["weights"], model.get_weights(), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
     sync_accounting.assert_identities(result["stats"])
-    assert result["stats"]["applied"] == NUM_WORKERS * UPDATES
+    assert result["stats"]["applied"] == WORKERS * UPDATES
     assert result["stats"]["updates"] == result["iterations"] == UPDATES

@@ -4,20 +4,32 @@ Each training is replayed in this process: every update must be the mean of grad
 its batches that were computed with the weights before it.
 """
 
+import contextlib
+import glob
 import importlib.util
-import pathlib
+import io
+import logging
+import tempfile
+import threading
+import time
+from unittest import mock
 
 import clusters
+import keras_sync_replicas as helpers
 import keras_variants
 import programs
 import pytest
 import sync_accounting
+import tensorflow as tf
+import worker_seams
 from keras_sync_cluster import assert_exact
+from programs import error_of
 
-PROGRAM = pathlib.Path(__file__).with_name("sync_replicas_program.py")
+import tf_syncrep as tfs
+from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.sync_replicas import updater as sync_replicas_updater
+
 NUM_WORKERS = 2
-
-
 # Trainings that are the same with Keras 2 but for `fit`, which others have.
 WITH_KERAS_2_BY_NIGHT = (
     "strategy_run",
@@ -28,6 +40,278 @@ WITH_KERAS_2_BY_NIGHT = (
     "errors_apart_from_closures",
 )
 by_night = () if keras_variants.IS_KERAS_3 else pytest.mark.slow
+
+
+def fit(model, steps=8, epochs=1, callbacks=(), dataset=None, **options):
+    return tfs.keras.fit(
+        model,
+        dataset or helpers.dataset(),
+        steps_per_epoch=steps,
+        epochs=epochs,
+        verbose=0,
+        callbacks=list(callbacks),
+        **options,
+    )
+
+
+@contextlib.contextmanager
+def logged():
+    handler = logging.StreamHandler(io.StringIO())
+    logging.getLogger("absl").addHandler(handler)
+    yield handler.stream
+    logging.getLogger("absl").removeHandler(handler)
+
+
+def full_rounds(strategy):
+    model, _, recorder = helpers.make(strategy, 2, 2)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.redirect_stdout(io.StringIO()) as output,
+    ):
+        callbacks = [
+            tfs.keras.SyncReport(log_dir=f"{folder}/logs"),
+            tf.keras.callbacks.ModelCheckpoint(
+                f"{folder}/{{epoch}}.weights.h5", save_weights_only=True
+            ),
+        ]
+        if importlib.util.find_spec("tensorboard"):
+            callbacks.append(tf.keras.callbacks.TensorBoard(f"{folder}/board"))
+        validation = {"validation_data": helpers.dataset(), "validation_steps": 4}
+        history = fit(model, 6, 2, callbacks, **validation).history
+        with strategy.scope():
+            saved = helpers.make_model()
+        saved.load_weights(f"{folder}/1.weights.h5")
+        board = [
+            value.tag
+            for path in sorted(glob.glob(f"{folder}/board/*/events*"))
+            for event in tf.compat.v1.train.summary_iterator(path)
+            for value in event.summary.value
+        ]
+    return {
+        **recorder.result(),
+        "output": output.getvalue(),
+        "history": {name: values[-1] for name, values in history.items()},
+        "saved": [x.tolist() for x in helpers.weights_of(saved)],
+        "board": board,
+    }
+
+
+def dropped_rest(strategy):
+    model, _, recorder = helpers.make(strategy, 3, 2, flush_last=False)
+    with logged() as said:
+        fit(model, steps=5, epochs=2)
+    return {**recorder.result(), "said": said.getvalue()}
+
+
+def several_steps_at_once(strategy):
+    model, _, recorder = helpers.make(strategy, 2, 2, steps_per_execution=4)
+    fit(model)
+    return recorder.result()
+
+
+def strategy_run(strategy):
+    model, optimizer, recorder = helpers.make(strategy, 3, None)
+    loop = helpers.CustomLoop(strategy, model, optimizer, by_run=True)
+    with optimizer.updater(strategy) as updater:
+        for _ in range(2):
+            loop.make_steps(7)
+            updater.drain()
+    return {**recorder.result(), "total": optimizer.total_num_replicas}
+
+
+def variables_in_parts(strategy):
+    del strategy
+    model, _, recorder = helpers.make(helpers.make_strategy(num_parts=2), 2, 2)
+    fit(model)
+    return recorder.result()
+
+
+def other_quorums(strategy):
+    model, optimizer, recorder = helpers.make(strategy, 3, 3)
+    after_epoch = {0: (2, 2), 1: (1, 3)}
+
+    def configure(epoch, logs):
+        del logs
+        if epoch in after_epoch:
+            optimizer.configure(*after_epoch[epoch])
+
+    callback = tf.keras.callbacks.LambdaCallback(on_epoch_end=configure)
+    fit(model, steps=9, epochs=3, callbacks=[callback])
+    return recorder.result()
+
+
+def slow_rounds(strategy):
+    """Each batch takes longer than one wait of the updater."""
+    model, _, recorder = helpers.make(strategy, 2, 2)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        worker_seams.Seams(folder, compute_secs=[0.2] * 2).in_place(),
+        mock.patch.object(sync_replicas_updater, "_WAIT_SECS", 0.05),
+    ):
+        fit(model)
+    return recorder.result()
+
+
+def error_in_a_closure(strategy):
+    def spoil(number, batch):
+        # The third batch has a word that is not in the table. With Keras 2 each worker
+        # has batches of its own, and one of two reaches its third within eight steps.
+        inputs, targets = batch
+        word = tf.cast(tf.where(number == 2, 1_000_000, 0), tf.int32)
+        return inputs + word * tf.constant([0, 1, 0, 0]), targets
+
+    model, _, recorder = helpers.make(strategy, 2, 2)
+    spoilt = helpers.dataset().enumerate().map(spoil)
+    error = error_of(fit, model, dataset=spoilt)
+    return {"error": error, "after": error_of(fit, model), **recorder.result()}
+
+
+def error_in_an_update(strategy):
+    def fail_before(update):
+        def fail(gradients, variables):
+            large = tf.reduce_sum(gradients[1]) > 1e9
+            with tf.control_dependencies([tf.debugging.Assert(large, ["too small"])]):
+                update(gradients, variables)
+
+        return fail
+
+    def train_by_loop(model, optimizer):
+        loop = helpers.CustomLoop(strategy, model, optimizer)
+        with optimizer.updater(strategy):
+            loop.make_steps(8)
+
+    result = {}
+    for name, train in (
+        ("fit", lambda model, _: fit(model)),
+        ("custom", train_by_loop),
+    ):
+        model, optimizer, recorder = helpers.make(strategy, 2, 2)
+        updater = optimizer._rounds._updater
+        updater._update = fail_before(updater._update)
+        with logged() as said:
+            error = error_of(train, model, optimizer)
+        result[name] = {**recorder.result(), "error": error, "said": said.getvalue()}
+    return result
+
+
+def error_in_a_custom_loop(strategy):
+    model, optimizer, recorder = helpers.make(strategy, 2, 2)
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+
+    @tf.function
+    def outside_of_a_step():
+        optimizer.apply_gradients(
+            (tf.zeros_like(x), x) for x in model.trainable_variables
+        )
+
+    def in_updater(call):
+        with optimizer.updater(strategy):
+            call()
+            coordinator.join()
+
+    errors = {
+        "no_step": error_of(
+            in_updater, lambda: coordinator.schedule(outside_of_a_step)
+        ),
+        "in_the_loop": error_of(in_updater, lambda: 1 / 0),
+        "after": error_of(fit, model),
+    }
+    return {**errors, **recorder.result()}
+
+
+def updater_left_behind(strategy):
+    """The thread of one training ends only after the next one has begun."""
+    in_update, go_on = threading.Event(), threading.Event()
+
+    def wait_after_the_first(step):
+        if step == 1:
+            in_update.set()
+            go_on.wait()
+
+    model, optimizer, recorder = helpers.make(
+        strategy, 2, 2, on_update=wait_after_the_first
+    )
+    loop = helpers.CustomLoop(strategy, model, optimizer)
+    with mock.patch.object(sync_replicas_updater, "_END_SECS", 0.2):
+        rounds = optimizer._rounds
+        rounds.start()
+        first = rounds._updater._thread
+        loop.make_steps(2)
+        in_update.wait()
+        rounds.close()
+    left_behind = first.is_alive()
+    with optimizer.updater(strategy):
+        go_on.set()
+        loop.make_steps(4)
+        first.join(timeout=20)
+        ended = not first.is_alive()
+    return {**recorder.result(), "left_behind": left_behind, "ended": ended}
+
+
+def errors_apart_from_closures(strategy):
+    """A function fails beside a closure, and a closure fails beside a function."""
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    with strategy.scope():
+        num_begun = tf.Variable(0)
+
+    def sleep_and_check(secs, fails):
+        with tf.control_dependencies([worker_seams.sleep(secs)]):
+            check = tf.debugging.Assert(tf.logical_not(fails), ["made to fail"])
+        with tf.control_dependencies([check]):
+            return tf.identity(secs)
+
+    @tf.function
+    def closure(secs, fails):
+        with tf.control_dependencies([num_begun.assign_add(1)]):
+            return sleep_and_check(secs, fails)
+
+    function = tf.function(sleep_and_check)
+    said = {}
+
+    def call_apart(name, *args):
+        with compat.apart_from_closures():
+            said[name] = error_of(function, *args)
+
+    for number, closure_fails in enumerate([False, True], start=1):
+        short, long = map(tf.constant, (0.1, 0.5))
+        mine, other = (short, long) if closure_fails else (long, short)
+        coordinator.schedule(closure, args=(mine, tf.constant(closure_fails)))
+        while int(num_begun) < number:
+            time.sleep(0.01)
+        args = (f"function {number}", other, tf.constant(not closure_fails))
+        call = threading.Thread(target=call_apart, args=args)
+        call.start()
+        said[f"closure {number}"] = error_of(coordinator.join)
+        call.join()
+    return said
+
+
+def loss_scaling(strategy):
+    with keras_variants.policy("mixed_float16"):
+        return {"error": error_of(lambda: fit(helpers.make(strategy, 2, 2)[0]))}
+
+
+TRAININGS = [
+    full_rounds,
+    dropped_rest,
+    several_steps_at_once,
+    strategy_run,
+    other_quorums,
+    slow_rounds,
+    error_in_a_closure,
+    error_in_an_update,
+    error_in_a_custom_loop,
+    updater_left_behind,
+    errors_apart_from_closures,
+    loss_scaling,
+    # Keras 3 cannot train them.
+    *([] if keras_variants.IS_KERAS_3 else [variables_in_parts]),
+]
+
+
+def trained(left_out):
+    strategy = helpers.make_strategy()
+    return {x.__name__: x(strategy) for x in TRAININGS if x.__name__ not in left_out}
 
 
 def with_keras_2_by_night(test):
@@ -44,7 +328,7 @@ def results(request):
     runs_all = keras_variants.IS_KERAS_3 or is_night
     left_out = () if runs_all else WITH_KERAS_2_BY_NIGHT
     with clusters.Cluster(num_workers=NUM_WORKERS, num_ps=2) as cluster:
-        yield programs.run(PROGRAM, left_out, env=cluster.environment())
+        return programs.call(trained, left_out, env=cluster.environment())
 
 
 @pytest.mark.parametrize(

@@ -88,13 +88,7 @@ def test_without_backups_the_slow_worker_keeps_nobody_idle(
 def test_with_a_backup_the_others_go_on_and_late_gradients_are_dropped(loop, tmp_path):
     steps = 8 * NUM_SLOW_STEPS * TIMES_AS_SLOW
     with KerasSyncCluster(
-        tmp_path,
-        num_workers=3,
-        quorum=2,
-        total=3,
-        loop=loop,
-        steps=steps,
-        epochs=1,
+        tmp_path, num_workers=3, quorum=2, total=3, loop=loop, steps=steps, epochs=1
     ) as cluster:
         for worker in range(3):
             worker_seams.stop_at(tmp_path, "computing", worker)

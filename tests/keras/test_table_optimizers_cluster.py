@@ -1,20 +1,164 @@
-"""Tables with optimizers of their own on a cluster of real processes."""
+"""Tables with optimizers of their own on a cluster of real processes.
+
+The cluster has one worker, so that every step follows the one before.
+"""
 
 import pathlib
+from typing import Any
 
 import clusters
 import embedding_models as models
 import numpy as np
 import programs
 import pytest
-import table_optimizer_models as program
+import tensorflow as tf
+from keras_sync_replicas import make_strategy
 
 import tf_syncrep as tfs
 
 pytestmark = pytest.mark.ci
 
-PROGRAM = pathlib.Path(__file__).with_name("table_optimizers_program.py")
 SERVERS = 2
+STEPS, EXAMPLES = 8, 12
+
+
+def dataset(context: Any = None) -> tf.data.Dataset:
+    """Batches that differ, in an order."""
+    del context
+    batches = [models.batch(EXAMPLES, step) for step in range(STEPS)]
+    ids = {k: np.stack([x[k] for x, _ in batches]) for k in models.FEATURES}
+    targets = np.stack([y for _, y in batches])
+    return tf.data.Dataset.from_tensor_slices((ids, targets)).repeat()
+
+
+def own() -> dict[str, Any]:
+    """Optimizers of two tables."""
+    schedule = tf.keras.optimizers.schedules.PiecewiseConstantDecay([3], [0.5, 0.25])
+    return {"movies": tfs.keras.Adagrad(schedule), "days": tfs.keras.SGD(0.1, 0.5)}
+
+
+def make(wrap: Any = lambda x: x, **options: Any) -> Any:
+    """A compiled model, with another optimizer around that of all."""
+    optimizer = tfs.keras.TableOptimizers(tfs.keras.AdamAsync(0.05), **options)
+    return models.make(
+        models.Distributed, wrap(optimizer), models.initial_tables(), optimizers=own()
+    )
+
+
+def state(model: Any) -> dict[str, Any]:
+    """Its weights, tables by name."""
+    tables = {name: x.tolist() for name, x in model.tables().items()}
+    return {**tables, "kernel": model.dense.get_weights()[0].tolist()}
+
+
+def counts(optimizer: Any) -> list[int]:
+    """The `iterations` of all its optimizers."""
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    return [int(np.asarray(x.iterations)) for x in optimizer.all_optimizers()]
+
+
+def synchronous(optimizer):
+    return tfs.keras.SyncReplicas(optimizer, 1, 1, spares=False)
+
+
+def trained(strategy, wrap=lambda x: x, **options):
+    """What one process and the cluster make of the same batches."""
+    single = make(**options)
+    single.fit(dataset(), steps_per_epoch=STEPS, verbose=0)
+    with strategy.scope():
+        model = make(wrap, **options)
+    tfs.keras.fit(model, dataset, steps_per_epoch=STEPS, verbose=0)
+    result = {
+        "single": state(single),
+        "cluster": state(model),
+        "counts": counts(model.optimizer),
+        "parts": len(model.embedding.trainable_variables),
+    }
+    return model, result
+
+
+def saved(model, folder):
+    """Files of what the cluster has trained, and how it goes on."""
+    full = tfs.keras.Checkpoint(str(folder / "full"), model=model)
+    changes = tfs.keras.Checkpoint(str(folder / "changes"), model=model, full_every=2)
+    full.save(wait=True)
+    changes.save(wait=True)
+    model.save_weights(str(folder / "model.weights.h5"))
+    prefix = str(folder / "tensorflow")
+    tensorflow = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+    path = tensorflow.save(prefix)
+    tfs.keras.fit(model, dataset, steps_per_epoch=STEPS, verbose=0)
+    after = state(model)
+    tensorflow.restore(path).assert_consumed()
+    tfs.keras.fit(model, dataset, steps_per_epoch=STEPS, verbose=0)
+    changes.save(wait=True)
+    again = state(model)
+    tfs.keras.fit(model, dataset, steps_per_epoch=STEPS, verbose=0)
+    return {"after": after, "again": again, "later": state(model)}
+
+
+class Growing(tf.keras.Model):
+    """A table that grows, and forgets, and one of fixed size."""
+
+    def __init__(self):
+        super().__init__()
+        size = tfs.keras.Dynamic(1000, unused_for=10)
+        self.embedding = models.layer_of(
+            tfs.keras.TableConfig("grows", size, 4, optimizer=tfs.keras.Adagrad(0.5)),
+            tfs.keras.TableConfig("fixed", 100, 4),
+        )
+        self.dense = tf.keras.layers.Dense(1)
+
+    def call(self, ids, training=None):
+        ids = {"grows": ids[:, 0], "fixed": ids[:, 1]}
+        vectors = self.embedding(ids, training=training)
+        return self.dense(tf.concat([*vectors.values()], axis=-1))
+
+
+def growing(strategy):
+    """Rows go, with what the table's own optimizer keeps of them."""
+
+    def data(context=None):
+        del context
+        ids = tf.data.Dataset.range(10**6)
+        return ids.map(lambda i: (tf.stack([[i, i % 100]]), [[1.0]]))
+
+    with strategy.scope():
+        model = Growing()
+        optimizer = tfs.keras.TableOptimizers(tfs.keras.AdamAsync(0.05))
+        model.compile(synchronous(optimizer), loss="mse")
+    tfs.keras.fit(model, data, steps_per_epoch=50, verbose=0)
+    (own_optimizer,) = optimizer.table_optimizers.values()
+    trained = [x for x in model.embedding.trainable_variables if x.shape[0] > 100]
+    sums = [own_optimizer.slots(x)["accumulator"].numpy() for x in trained]
+    return {
+        **model.embedding.table_stats()["grows"],
+        "moved": sum(int(np.sum(np.any(x != np.float32(0.1), axis=1))) for x in sums),
+    }
+
+
+def refused(strategy):
+    """What is said, and what is left, of a model's optimizer that knows of nothing."""
+    with strategy.scope():
+        optimizer, tables = tfs.keras.AdamAsync(0.05), models.initial_tables()
+        model = models.make(models.Distributed, optimizer, tables, optimizers=own())
+    options = {"steps_per_epoch": STEPS, "verbose": 0}
+    said = programs.error_of(tfs.keras.fit, model, dataset, **options)
+    return said, {k: x.tolist() for k, x in model.tables().items()}
+
+
+def trainings(folder):
+    folder = pathlib.Path(folder)
+    strategy = make_strategy()
+    model, asynchronous = trained(strategy)
+    return {
+        "asynchronous": asynchronous,
+        "synchronous": trained(strategy, synchronous)[1],
+        "clipped": trained(strategy, synchronous, global_clipnorm=0.5)[1],
+        "saved": saved(model, folder),
+        "growing": growing(strategy),
+        "refused": refused(strategy),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +169,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def training(folder):
     with clusters.Cluster(num_workers=1, num_ps=SERVERS) as cluster:
-        return programs.run(PROGRAM, str(folder), env=cluster.environment())
+        return programs.call(trainings, str(folder), env=cluster.environment())
 
 
 def assert_equal(actual, expected):
@@ -42,7 +186,7 @@ def test_slabs_in_parts_train_to_the_bits_of_one_process(training, kind):
     assert_equal(result["cluster"], result["single"])
     for name, table in models.initial_tables().items():
         assert not np.allclose(result["single"][name], table, atol=0.01)
-    assert result["counts"] == 3 * [program.STEPS]
+    assert result["counts"] == 3 * [STEPS]
 
 
 def test_the_norm_of_all_parts_is_that_of_the_whole(training):
@@ -59,7 +203,7 @@ def test_tensorflows_checkpoint_restores_all_optimizers(training):
 
 @pytest.mark.parametrize("kind", ["full", "changes", "file"])
 def test_what_servers_saved_goes_on_in_one_process(training, folder, kind):
-    model = program.make()
+    model = make()
     model.optimizer.build(model.trainable_variables)
     if kind == "file":
         model.load_weights(str(folder / "model.weights.h5"))
@@ -71,10 +215,10 @@ def test_what_servers_saved_goes_on_in_one_process(training, folder, kind):
         training["saved"]["later"],
     ]
     done = 2 if kind == "changes" else 1
-    assert_equal(program.state(model), states[done - 1])
-    model.fit(program.dataset(), steps_per_epoch=program.STEPS, verbose=0)
-    assert_equal(program.state(model), states[done])
-    assert program.counts(model.optimizer) == 3 * [(done + 1) * program.STEPS]
+    assert_equal(state(model), states[done - 1])
+    model.fit(dataset(), steps_per_epoch=STEPS, verbose=0)
+    assert_equal(state(model), states[done])
+    assert counts(model.optimizer) == 3 * [(done + 1) * STEPS]
 
 
 def test_rows_that_went_begin_anew_with_their_own_optimizer(training):
@@ -86,6 +230,7 @@ def test_rows_that_went_begin_anew_with_their_own_optimizer(training):
 
 def test_other_optimizers_are_refused_before_anything_is_changed(training):
     message, tables = training["refused"]
+    assert message.startswith("ValueError")
     assert "has an optimizer of its own" in message
     assert "tfs.keras.TableOptimizers(optimizer)" in message
     assert_equal(tables, models.initial_tables())

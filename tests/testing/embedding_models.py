@@ -1,7 +1,9 @@
 """Models of several embedding tables: by one layer for all, and by one for each."""
 
+import contextlib
 from typing import Any
 
+import hops
 import keras_variants
 import numpy as np
 import tensorflow as tf
@@ -59,6 +61,34 @@ def feature_configs(
         feature: tfs.keras.FeatureConfig(feature, tables[table])
         for feature, table in FEATURES.items()
     }
+
+
+def layer_of(*tables: Any, **options: Any) -> Any:
+    """A layer that has for each table a feature of the same name."""
+    features = {x.name: tfs.keras.FeatureConfig(x.name, x) for x in tables}
+    return tfs.keras.DistributedEmbedding(features, **options)
+
+
+def messages_of_a_step(
+    strategy: Any, make_layer: Any, make_optimizer: Any, ids: Any
+) -> tuple[int, int]:
+    """How many tensors a step of the layer alone sends, and how many parts it has."""
+    with strategy.scope():
+        layer, optimizer = make_layer(), make_optimizer()
+        layer.build()
+        variables = layer.trainable_variables
+        optimizer.build(variables)
+
+    def loss():
+        return tf.add_n(list(map(tf.reduce_sum, layer(ids, training=True).values())))
+
+    def step():
+        with getattr(optimizer, "step", contextlib.nullcontext)():
+            keras_variants.update(optimizer, variables, loss)
+
+    with strategy.scope():
+        function = tf.function(lambda: strategy.run(step)).get_concrete_function()
+    return hops.messages(function), len(variables)
 
 
 class _Model(tf.keras.Model):

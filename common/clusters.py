@@ -15,7 +15,7 @@ import pathlib
 import re
 import signal
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import network_namespaces
 import output_lines
@@ -181,14 +181,6 @@ class Cluster:
         """Starts a dead server at its old address and waits until it answers."""
         self.start(name)
         self.wait_until_ready(name)
-
-
-def wait_until(holds: Callable[[], object]) -> None:
-    """Waits until a condition holds."""
-    deadline = time.monotonic() + DEADLINE_SECS
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(_POLL_SECS)
 
 
 def _in_namespaces(

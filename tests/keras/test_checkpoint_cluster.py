@@ -4,7 +4,6 @@ import json
 import pathlib
 import shutil
 import sys
-import time
 
 import checkpoint_models as models
 import checkpoint_steps
@@ -13,6 +12,7 @@ import numpy as np
 import programs
 import pytest
 import tensorflow as tf
+import waiting
 
 import tf_syncrep as tfs
 from tf_syncrep.python.checkpoint.directory import Directory
@@ -160,13 +160,13 @@ def test_coordinator_and_worker_die_while_one_is_written(tmp_path, steps):
     )
     with clusters.Cluster(num_workers=WORKERS, num_ps=SERVERS) as cluster:
         cluster.start("chief", command)
-        wait_until(lambda: directory.manifests())
+        waiting.until(lambda: directory.manifests())
         for step in steps:
             last = checkpoint_steps.await_step(directory, step)
             cluster.kill("chief")
             assert directory.manifests()[-1].number in (last, last + 1)
             cluster.start("chief", command)
-            wait_until(lambda n=last: directory.manifests()[-1].number > n)
+            waiting.until(lambda n=last: directory.manifests()[-1].number > n)
         for step in steps:
             checkpoint_steps.await_step(directory, step)
             cluster.kill("worker-0")
@@ -196,10 +196,3 @@ def assert_equal(state, folder):
     with np.load(f"{folder}.npz") as result:
         for name, value in state.items():
             np.testing.assert_array_equal(result[name], value, err_msg=name)
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + clusters.DEADLINE_SECS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

@@ -11,6 +11,7 @@ import numpy as np
 import programs
 import pytest
 import tensorflow as tf
+import waiting
 import worker_seams
 from keras_sync_replicas import make_strategy
 
@@ -37,7 +38,7 @@ def make(strategy, size):
 def ask(line, folder):
     """Has the test do something."""
     print(line, flush=True)
-    clusters.wait_until((pathlib.Path(folder) / line.replace(" ", "_").lower()).exists)
+    waiting.until((pathlib.Path(folder) / line.replace(" ", "_").lower()).exists)
 
 
 def table_of(model):
@@ -88,7 +89,7 @@ def suspended(folder):
     stop = pathlib.Path(folder) / "stop"
     stop.touch()
     slow = schedule([1, 2], 1e6, str(stop))
-    clusters.wait_until(lambda: stats_of(model)["rows"] == 2)
+    waiting.until(lambda: stats_of(model)["rows"] == 2)
     ask("STOP IT", folder)
     for now in (1, 7, 8):
         tfs.keras.maintain_tables(model, now)
@@ -178,7 +179,7 @@ def failing(folder):
 
     thread = threading.Thread(target=maintain)
     thread.start()
-    clusters.wait_until(lambda: stats_of(model)["evicted"])
+    waiting.until(lambda: stats_of(model)["evicted"])
     evicted = stats_of(model)["evicted"]
     ask("KILL A SERVER", folder)
     thread.join(clusters.DEADLINE_SECS)

@@ -14,6 +14,7 @@ import numpy as np
 import programs
 import pytest
 import tensorflow as tf
+import waiting
 from keras_sync_replicas import make_strategy
 
 import tf_syncrep as tfs
@@ -192,7 +193,7 @@ class AwaitKills(tf.keras.callbacks.Callback):
             if self.steps == step:
                 print(f"kill {kill}.", flush=True)
             if self.steps == step + self.steps_meanwhile:
-                clusters.wait_until((self.folder / f"killed-{kill}").exists)
+                waiting.until((self.folder / f"killed-{kill}").exists)
 
 
 class OnPurposeError(Exception):

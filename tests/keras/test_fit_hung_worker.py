@@ -1,4 +1,4 @@
-"""A worker hangs (SIGSTOP) while training goes on with it and two others.
+"""A worker hangs (SIGSTOP) while training goes on with it and two others, or waits.
 
 With TensorFlow's own `executor_scope` nobody makes a step while it hangs, in two of
 three cases.
@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 import tf_syncrep as tfs
+from tf_syncrep.python.keras.fit import silence
 
 pytestmark = pytest.mark.ci
 
@@ -76,6 +77,11 @@ def train(kind):
         train_by_fit(kind == "synchronous")
 
 
+def train_impatiently():
+    silence.FIRST_SECS = 1.0
+    train("asynchronous")
+
+
 def longest_gap(cluster, secs):
     """The longest time without a step within some seconds."""
     now = begin = last = time.monotonic()
@@ -111,3 +117,15 @@ def test_training_goes_on_while_a_worker_hangs(kind, hung_secs):
             # This makes sure that the second one is not the next to hang.
             steps = cluster.output("chief").count(STEP)
             cluster.wait_for_output("chief", STEP, steps + 100)
+
+
+def test_log_names_the_worker_for_which_training_waits():
+    with clusters.Cluster(1, num_ps=1, env=programs.environment()) as cluster:
+        cluster.start("chief", programs.call_command(train_impatiently))
+        cluster.wait_for_output("chief", STEP, occurrence=10)
+        cluster.suspend("worker-0")
+        address = cluster.address("worker-0")
+        cluster.wait_for_output("chief", f"Tasks that do not answer: {address}. First")
+        cluster.resume("worker-0")
+        steps = cluster.output("chief").count(STEP)
+        cluster.wait_for_output("chief", STEP, steps + 10)

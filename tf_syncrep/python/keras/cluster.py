@@ -1,7 +1,11 @@
 """The cluster that this process is connected to as its coordinator."""
 
+import concurrent.futures
 import functools
 import threading
+import weakref
+from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 from absl import logging
@@ -11,6 +15,10 @@ from tf_syncrep.python.distribute.server import SERVED_TYPES
 
 # Tasks that have not started after this time are reported.
 _PATIENCE_SECS = 10.0
+# So many tasks are asked at once whether they answer.
+_ASKED_AT_ONCE = 32
+# The addresses of each strategy's tasks, but the coordinator's.
+_addresses: weakref.WeakKeyDictionary[Any, list[str]] = weakref.WeakKeyDictionary()
 _REMEDY = (
     "`tf-syncrep launch --workers 2 --ps 1 train.py` starts a cluster on this machine "
     "and a script on it; where each task of TF_CONFIG is started by itself, "
@@ -48,6 +56,7 @@ def explain_missing_cluster() -> None:
             stock(self, cluster_resolver, *args, **kwargs)
         finally:
             timer.cancel()
+        _addresses[self] = addresses
 
     strategy.__init__ = init
 
@@ -66,11 +75,33 @@ def _served_addresses(cluster_resolver) -> list[str]:
     return [address for job in SERVED_TYPES for address in spec.get(job, ())]
 
 
+def tell_who_answers(strategy: Any) -> str:
+    """Asks all workers and parameter servers, for some seconds, whether they answer.
+
+    Args:
+        strategy: a ParameterServerStrategy.
+
+    Returns:
+        A sentence that names the tasks that do not. It is empty if the strategy was
+        made before this package was imported.
+    """
+    addresses = _addresses.get(strategy, [])
+    if silent := _silent(addresses):
+        return f"Tasks that do not answer: {', '.join(silent)}."
+    return f"All {len(addresses)} tasks answer." if addresses else ""
+
+
 def _tell_of_silent(addresses: list[str]) -> None:
-    silent = [address for address in addresses if not grpc_answers(address)]
-    if silent:
+    if silent := _silent(addresses):
         logging.warning(
             "ParameterServerStrategy waits for tasks that do not answer: %s. %s",
             ", ".join(silent),
             _REMEDY,
         )
+
+
+def _silent(addresses: Sequence[str]) -> list[str]:
+    """Returns the addresses at which nobody answers."""
+    with concurrent.futures.ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
+        answers = list(pool.map(grpc_answers, addresses))
+    return [x for x, answered in zip(addresses, answers, strict=True) if not answered]

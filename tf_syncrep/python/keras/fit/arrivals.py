@@ -6,21 +6,30 @@ import queue
 import threading
 from typing import Any
 
+from tf_syncrep.python.keras.fit.silence import Silence
+
+# A wait for a result is interrupted this often, to say how long it has lasted.
+_WAIT_SECS = 1.0
+
 
 class Arrivals:
     """A queue of results, from which the first one to arrive is taken first.
+
+    With a capacity of one they arrive in the order in which they were added.
 
     TensorFlow announces a result only to those who wait for it. So a thread waits for
     each result. A thread ends when its result has arrived and the queue is closed, and
     it does not keep the process alive.
     """
 
-    def __init__(self, capacity: int):
+    def __init__(self, capacity: int, silence: Silence):
         """Makes an empty queue.
 
         Args:
             capacity: how many results may be waited for at once.
+            silence: is told how long results are waited for.
         """
+        self._silence = silence
         self._awaited: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._capacity = capacity
@@ -43,8 +52,8 @@ class Arrivals:
 
     def popleft(self) -> tuple[int, Any]:
         """Waits until a result has arrived, and removes it."""
-        item = self._arrived.get()
-        self._size -= 1
+        while (item := self.popleft_within(_WAIT_SECS)) is None:
+            pass
         return item
 
     def popleft_within(self, secs: float) -> tuple[int, Any] | None:
@@ -52,7 +61,9 @@ class Arrivals:
         try:
             item = self._arrived.get(timeout=secs)
         except queue.Empty:
+            self._silence.add(secs)
             return None
+        self._silence.end()
         self._size -= 1
         return item
 

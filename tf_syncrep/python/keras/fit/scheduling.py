@@ -7,7 +7,6 @@ workers are always some steps ahead, and none has to wait for a slow one.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import functools
 import itertools
@@ -25,6 +24,7 @@ from tf_syncrep.python.keras.fit.ends import ASK_AGAIN_SECS, Ends
 from tf_syncrep.python.keras.fit.execution import Execution, Result
 from tf_syncrep.python.keras.fit.metrics import NO_METRICS, Metrics, metrics_of
 from tf_syncrep.python.keras.fit.passes import WorkersPasses
+from tf_syncrep.python.keras.fit.silence import Silence
 from tf_syncrep.python.keras.fit.sizes import AutoSizes, Sizes, hear_of_batches
 from tf_syncrep.python.keras.fit.step import Step
 from tf_syncrep.python.keras.parts import optimizers_of
@@ -100,21 +100,20 @@ class ScheduledSteps:
         window = self._window()
         # One worker runs executions in order, though two results may be seen at once.
         in_order = kind == "predict" or self._num_workers == 1
-        scheduled = collections.deque() if in_order else Arrivals(window)
+        arrivals = self._arrivals(1 if in_order else window)
         executions = batches.executions(sizes, first_step)
         try:
             while True:
-                num_wanted = window - len(scheduled)
+                num_wanted = window - len(arrivals)
                 for size, args in itertools.islice(executions, num_wanted):
                     function = functions.of(size, batches)
-                    scheduled.append((size, self._schedule(function, args)))
-                if not scheduled:
+                    arrivals.append((size, self._schedule(function, args)))
+                if not arrivals:
                     break
-                yield scheduled.popleft()
+                yield arrivals.popleft()
                 sizes.note_taken()
         finally:
-            if isinstance(scheduled, Arrivals):
-                scheduled.close()
+            arrivals.close()
 
     def _run_passes(
         self,
@@ -128,7 +127,7 @@ class ScheduledSteps:
         is_left, is_empty = True, first_step == 0
         while is_left:
             passes.begin_pass()
-            ends, arrivals = Ends(self._num_workers, window), Arrivals(window)
+            ends, arrivals = Ends(self._num_workers, window), self._arrivals(window)
             executions = passes.executions(sizes)
             try:
                 while not ends.is_over:
@@ -162,6 +161,11 @@ class ScheduledSteps:
 
     def _schedule(self, function: Execution, args: Any) -> Result:
         return Result(self.coordinator, function, tuple(args))
+
+    def _arrivals(self, capacity: int) -> Arrivals:
+        strategy = self._model.distribute_strategy
+        answers = functools.partial(cluster.tell_who_answers, strategy)
+        return Arrivals(capacity, Silence(answers))
 
     def _window(self) -> int:
         """Returns how many executions are scheduled at once.

@@ -354,7 +354,24 @@ def test_sparse_ids_and_weights_may_come_in_any_order(training):
     tf.nest.map_structure(np.testing.assert_array_equal, *results)
 
 
-@pytest.mark.parametrize("in_function", [False, True])
+def weighted(signature=None):
+    """A lookup of weighted ids of a feature "f" in a function, or without one."""
+    table = tfs.keras.TableConfig("t", 9, 2, initializer="ones", combiner="sum")
+    layer = tfs.keras.DistributedEmbedding(tfs.keras.FeatureConfig("f", table))
+    layer.build()
+
+    def look_up(ids, weights):
+        return layer(ids, weights=weights)
+
+    if signature is None:
+        return look_up
+    return tf.function(look_up, input_signature=signature)
+
+
+RAGGED = [tf.RaggedTensorSpec([None, None], x) for x in (tf.int32, tf.float32)]
+
+
+@pytest.mark.parametrize("signature", [None, RAGGED])
 @pytest.mark.parametrize(
     "weights",
     [
@@ -363,22 +380,31 @@ def test_sparse_ids_and_weights_may_come_in_any_order(training):
         [[1.0, 10.0, 100.0]],
     ],
 )
-def test_weights_of_other_rows_than_their_ids_are_refused(weights, in_function):
-    table = tfs.keras.TableConfig("t", 9, 2, combiner="sum")
-    layer = tfs.keras.DistributedEmbedding(tfs.keras.FeatureConfig("f", table))
-    layer.build()
-
-    def look_up(ids, weights):
-        return layer(ids, weights=weights)
-
-    if in_function:
-        look_up = tf.function(look_up)
+def test_weights_of_other_rows_than_their_ids_are_refused(weights, signature):
     ids, weights = tf.ragged.constant([[1, 2], [3]]), tf.ragged.constant(weights)
     with pytest.raises(
         tf.errors.InvalidArgumentError,
         match="must be as many in each row as its ids",
     ):
-        look_up(ids, weights)
+        weighted(signature)(ids, weights)
+
+
+def test_weights_of_another_shape_than_their_ids_are_refused():
+    ids, rule = tf.ones([2, 3], tf.int32), "Weights of feature 'f' must have the shape"
+    for shape in ([3, 2], [6], [2, 2], [2, 3, 1]):
+        with pytest.raises(
+            ValueError, match=rf"{rule} of its ids, \(2, 3\)\. Received"
+        ):
+            weighted()(ids, tf.ones(shape))
+    look_up = weighted(
+        [tf.TensorSpec([None, None], x) for x in (ids.dtype, tf.float32)]
+    )
+    for shape in ([3, 2], [2, 2]):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="have the shape"):
+            look_up(ids, tf.ones(shape))
+    np.testing.assert_array_equal(look_up(ids, tf.ones([2, 3])), [[3, 3]] * 2)
+    of_rows = weighted()(tf.constant([4, 5]), [1.0, 2.0])
+    np.testing.assert_array_equal(of_rows, [[1, 1], [2, 2]])
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tf_syncrep as tfs
+from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.fit import checks
 
 METHODS = ("fit", "evaluate", "predict")
@@ -65,3 +66,30 @@ def test_models_without_parameter_servers_are_left_to_their_own_methods():
     assert results(tfs.keras) == expected
     tfs.keras.install_fit()
     assert results(tf.keras.Model) == expected
+
+
+@pytest.mark.ci
+def test_where_fit_calls_models_own_methods_auto_is_one_step_at_once():
+    words, targets = fit_scenarios.WORDS, fit_scenarios.TARGETS
+    model = keras_variants.small_model()
+    model.compile("sgd", loss="mse", steps_per_execution="auto")
+    for _ in range(2):
+        tfs.keras.fit(model, words, targets, verbose=0)
+        tfs.keras.evaluate(model, words, targets, verbose=0)
+        tfs.keras.predict(model, words, verbose=0)
+        assert trainer.steps_per_execution(model) == "auto"
+
+
+def test_functions_are_data_under_parameter_servers_alone():
+    model = keras_variants.small_model()
+    model.compile("sgd", loss="mse")
+
+    def train(context):
+        raise AssertionError
+
+    rule = r"is for ParameterServerStrategy. .*: x=function\(tf.* x=<function .*train"
+    for call in (tfs.keras.fit, tfs.keras.evaluate, tfs.keras.predict):
+        with pytest.raises(ValueError, match=rule):
+            call(model, train)
+    with pytest.raises(ValueError, match=rule.replace("x=", "validation_data=")):
+        tfs.keras.fit(model, fit_scenarios.dataset(), validation_data=train)

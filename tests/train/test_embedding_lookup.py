@@ -137,7 +137,12 @@ def test_id_that_is_not_in_the_table_is_named():
         (
             [TABLE],
             {"weights": tf.ragged.constant([[1.0]]), "combiner": "sum"},
-            r"weights must be ragged or sparse if ids are.* ids=\[",
+            r"lookup 'embedding_lookup' must be ragged or sparse if .* ids=",
+        ),
+        (
+            [TABLE],
+            {"weights": [[1.0]], "combiner": "sum"},
+            r"must have the shape of its ids, \(1,\)\. Received: .* shape \(1, 1\)",
         ),
         ([TABLE[:, 0]], {}, "must be variables of rank 2"),
         (

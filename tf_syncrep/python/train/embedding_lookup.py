@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tf_syncrep.python.embedding import compat
 from tf_syncrep.python.embedding.ragged import as_ragged, is_ragged
+from tf_syncrep.python.embedding.id_weights import flat_weights
 from tf_syncrep.python.ops import embedding_ops
 
 __all__ = ["embedding_lookup"]
@@ -96,11 +97,6 @@ def embedding_lookup(
             "Sparse and ragged ids, and weights, need a combiner. Received: "
             f"ids={ids!r}, weights={weights!r}, combiner=None"
         )
-    if weights is not None and is_ragged(weights) != are_ragged:
-        raise ValueError(
-            "weights must be ragged or sparse if ids are, and dense otherwise. "
-            f"Received: weights={weights!r}, ids={ids!r}"
-        )
     parts = _parts(params)
     is_partitioned = not isinstance(params, list | tuple | tf.Variable)
     by_range = is_partitioned or partition_strategy == "div"
@@ -110,10 +106,9 @@ def embedding_lookup(
         if are_ragged:
             ids = as_ragged(ids)
             splits, ids = tf.cast(ids.row_splits, tf.int64), ids.values
-            weights = None if weights is None else as_ragged(weights).values
         ids = tf.convert_to_tensor(ids)
         if weights is not None:
-            weights = tf.stop_gradient(tf.cast(weights, tf.float32))
+            weights = flat_weights(weights, ids, splits, f"lookup {name!r}")
         num_rows = sum(sizes)
         rows, places = embedding_ops.embedding_rows(
             [ids],

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tf_syncrep.python.embedding import layout, lookup
 from tf_syncrep.python.embedding.ragged import as_ragged, is_ragged
+from tf_syncrep.python.embedding.id_weights import flat_weights
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.embedding import dynamic_files
 from tf_syncrep.python.keras.embedding.config import (
@@ -456,26 +457,6 @@ def _as_lists(stacking):
     return stacking
 
 
-def _flat_weights(weights, splits, feature):
-    """Returns weights of ids without their rows; `splits` are those of ragged ids."""
-    if is_ragged(weights) != (splits is not None):
-        raise ValueError(
-            f"Weights of {feature} must be ragged or sparse if its ids are, and dense "
-            f"otherwise. Received: weights={weights!r}"
-        )
-    if splits is None:
-        return weights
-    weights = as_ragged(weights)
-    of_weights = tf.cast(weights.row_splits, tf.int64)
-    same = tf.raw_ops.Equal(x=splits, y=of_weights, incompatible_shape_error=False)
-    message = f"Weights of {feature} must be as many in each row as its ids. Row splits"
-    check = tf.debugging.Assert(
-        tf.reduce_all(same), [f"{message} of ids:", splits, "of weights:", of_weights]
-    )
-    with tf.control_dependencies([] if check is None else [check]):
-        return tf.identity(weights.values)
-
-
 def _asked(config, table, ids, weights):
     """Returns the lookup of a feature in its table."""
     combiner = config.table.combiner
@@ -503,9 +484,11 @@ def _asked(config, table, ids, weights):
                 f"Feature {config.name!r} has no combiner, and so no weights. "
                 f"Received: weights={weights!r}"
             )
-        weights = _flat_weights(weights, splits, feature)
-        weights = tf.stop_gradient(tf.cast(weights, tf.float32))
-        weights = tf.reshape(weights, tf.shape(ids))
+        if splits is None and not is_ragged(weights):
+            weights = tf.convert_to_tensor(weights)
+            if weights.shape.rank == 1:  # as ids of shape [batch]
+                weights = tf.expand_dims(weights, -1)
+        weights = flat_weights(weights, ids, splits, feature)
     if combiner is None:
         splits = None
     return lookup.Feature(config.name, table, ids, combiner, splits, weights)

@@ -16,6 +16,7 @@ from tf_syncrep.python.keras.fit import checks, inputs
 from tf_syncrep.python.keras.fit import loop as fit_loop
 from tf_syncrep.python.keras.fit.building import build
 from tf_syncrep.python.keras.fit.loss_warning import LossWarning
+from tf_syncrep.python.keras.fit.own_loop import own_loop
 from tf_syncrep.python.keras.fit.progress import ProgressLines, has_progress_bar
 from tf_syncrep.python.keras.fit.scheduling import ScheduledSteps
 from tf_syncrep.python.keras.sync_replicas.rounds import Rounds
@@ -149,7 +150,8 @@ def fit(
         with_upkeep(model, callbacks, not rounds_of(model.optimizer).maintains_tables)
     )
     if not is_scheduled(model):
-        with handing_over(model):
+        data = {"x": x, "validation_data": validation_data}
+        with own_loop(model, **data), handing_over(model):
             return model.fit(
                 x,
                 y,
@@ -273,16 +275,17 @@ def evaluate(
     ```
     """
     if not is_scheduled(model):
-        return model.evaluate(
-            x,
-            y,
-            batch_size=batch_size,
-            verbose=verbose,
-            sample_weight=sample_weight,
-            steps=steps,
-            callbacks=callbacks,
-            return_dict=return_dict,
-        )
+        with own_loop(model, x=x):
+            return model.evaluate(
+                x,
+                y,
+                batch_size=batch_size,
+                verbose=verbose,
+                sample_weight=sample_weight,
+                steps=steps,
+                callbacks=callbacks,
+                return_dict=return_dict,
+            )
     checks.refuse_uncompiled(model)
     checks.refuse_what_cannot_be(model)
     batches = inputs.evaluation_batches(x, y, sample_weight, batch_size, steps)
@@ -332,9 +335,14 @@ def predict(
     ```
     """
     if not is_scheduled(model):
-        return model.predict(
-            x, batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks
-        )
+        with own_loop(model, x=x):
+            return model.predict(
+                x,
+                batch_size=batch_size,
+                verbose=verbose,
+                steps=steps,
+                callbacks=callbacks,
+            )
     checks.refuse_what_cannot_be(model)
     batches = inputs.evaluation_batches(x, None, None, batch_size, steps)
     build(model, batches.first, "predict")

@@ -8,8 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.embedding import compat
-from tf_syncrep.python.embedding.ragged import as_ragged, is_ragged
 from tf_syncrep.python.embedding.id_weights import flat_weights
+from tf_syncrep.python.embedding.ragged import as_ragged, is_ragged
 from tf_syncrep.python.ops import embedding_ops
 
 __all__ = ["embedding_lookup"]

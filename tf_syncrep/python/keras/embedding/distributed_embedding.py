@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from tf_syncrep.python.embedding import layout, lookup
-from tf_syncrep.python.embedding.ragged import as_ragged, is_ragged
 from tf_syncrep.python.embedding.id_weights import flat_weights
+from tf_syncrep.python.embedding.ragged import as_ragged, is_ragged
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.embedding import dynamic_files
 from tf_syncrep.python.keras.embedding.config import (

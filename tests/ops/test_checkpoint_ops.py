@@ -328,6 +328,44 @@ def test_whole_tables_are_kept_and_wait_for_room(tmp_path):
     assert kept <= 1 << 20
 
 
+def test_when_one_table_gives_a_checkpoint_up_no_update_of_another_waits(tmp_path):
+    groups = [[tf.Variable(_values(1000, width=16))] for _ in range(3)]
+    pieces = [(group, 1000, 0, 1, 1000) for group in range(3)]
+    writer, options = _writer(), {"max_kept_bytes": 4096, "max_bytes_per_sec": 1.0}
+    _begin(
+        *(writer, tmp_path / "ckpt", groups, pieces, ["a", "b", "c"]),
+        **{**options, "patience_secs": 0.2},
+    )
+    for (table,) in reversed(groups):
+        checkpoint_ops.checkpoint_keep(table.handle)
+    assert not checkpoint_ops.checkpoint_progress(writer).done
+    checkpoint_ops.checkpoint_cancel(writer)
+    assert _ended(writer).code == tf.errors.DEADLINE_EXCEEDED
+
+
+def test_tables_without_rows_may_have_rows_of_any_size(tmp_path):
+    large, small = tf.Variable(tf.zeros([0, 1 << 32, 1 << 32])), tf.Variable([1.0])
+    path, pieces = tmp_path / "ckpt", [(0, 1, 0, 1, 1)]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="overflow"):
+        _begin(_writer(), path, [[large]], pieces, ["a"])
+    writer = _writer()
+    _begin(writer, path, [[small]], pieces, ["a"])
+    _wait(writer)
+    with pytest.raises(tf.errors.FailedPreconditionError, match="equally many rows"):
+        _restore([path], [[small, large]], pieces, ["a", "b"])
+
+
+def test_handles_are_no_values(tmp_path):
+    handle = tf.Variable(1.0).handle
+    with pytest.raises(tf.errors.InvalidArgumentError, match="must have values"):
+        checkpoint_ops.checkpoint_begin(
+            *(_writer(), str(tmp_path / "ckpt"), "", "", [], [], [], [], []),
+            *([handle], ["x"]),
+            max_kept_bytes=_KEPT,
+            patience_secs=60.0,
+        )
+
+
 def test_unknown_base_and_second_writing_are_refused(tmp_path):
     table = _Table(_values(1000), 1)
     with pytest.raises(tf.errors.FailedPreconditionError, match=r"'a'.*last one.*''"):

@@ -372,6 +372,21 @@ def test_gradients_must_fit_the_variable(rule):
     )
 
 
+def test_shapes_of_no_elements_may_be_too_large_with_rows():
+    without_rows = tf.Variable(tf.zeros([0, 1 << 62]))
+    indices, lr = np.array([0, 1]), {"lr": 0.1}
+    with pytest.raises(tf.errors.InvalidArgumentError, match="overflow"):
+        tfs.ops.resource_sparse_apply_rule(
+            "sgd", without_rows, {}, lr, tf.zeros([2, 1]), indices
+        )
+    without_columns = tf.Variable(tf.zeros([1 << 32, 0, 1 << 32]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="accum"):
+        tfs.ops.resource_apply_rule(
+            *("rowwise_adagrad", without_columns, {"accumulator": tf.Variable([0.0])}),
+            *({**lr, "epsilon": 1.0}, tf.zeros([1])),
+        )
+
+
 def test_one_variable_cannot_be_two_inputs():
     var = tf.Variable(tf.ones([3, 2]))
     with pytest.raises(

@@ -717,4 +717,7 @@ def test_zeros_beyond_memory_are_refused():
         tf.errors.ResourceExhaustedError, match=r"There is no memory for zeros of shape"
     ):
         table_ops.table_zeros([1 << 40, 64], tf.float32)
+    for too_many in (1 << 61, (1 << 61) + 1):  # whose bytes no int64 counts
+        with pytest.raises(tf.errors.ResourceExhaustedError, match="of shape"):
+            table_ops.table_zeros([too_many], tf.int64)
     assert table_ops.table_zeros([0, 3], tf.half).shape == (0, 3)

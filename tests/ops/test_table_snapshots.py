@@ -37,6 +37,13 @@ class Part(TablePart):
     def use(self, keys):
         return self.find(tf.concat([[keys.shape[0]], keys], 0), True)
 
+    def load(self, keys, last_use):
+        return table_ops.table_import(
+            *(self.index, self.vectors.handle, *self.columns, 0),
+            *(keys, [last_use] * len(keys), [1] * len(keys)),
+            dtype=tf.float32,
+        )
+
     def maintain(self, step, unused_for, evict=None):
         return super().maintain(step, [evict], [unused_for])
 
@@ -261,6 +268,33 @@ def test_maintenance_that_is_cancelled_has_done_some_rows_and_later_does_the_res
         session.run(maintain, {step: 62})
         rows, _ = session.run(use, {first: 5})
         assert sorted(rows.tolist()) == list(range(ROWS))
+
+
+def test_import_that_waits_gives_a_new_row_to_a_key_that_loses_its_own(tmp_path):
+    part = Part()
+    writer = checkpoint_ops.checkpoint_writer(shared_name="", counted=True)
+    part.load([1, 2], last_use=0)
+    part.maintain(5, 100)
+    part.begin(writer, str(tmp_path / "slow"), max_kept_bytes=1 << 16, speed=1.0)
+    # The eviction does not wait.
+    checkpoint_ops.checkpoint_keep(part.vectors.handle, [0, 1])
+
+    def kept():
+        return checkpoint_ops.checkpoint_progress(writer).kept_bytes
+
+    # So many new rows are kept that it has to wait.
+    before, keys = kept(), [1, *range(100, 10_000)]
+    found = []
+    waiting = threading.Thread(target=lambda: found.extend(part.load(keys, last_use=8)))
+    waiting.start()
+    until(lambda: kept() > before)
+    assert part.maintain(8, 1).numpy() == 2
+    assert waiting.is_alive()
+    checkpoint_ops.checkpoint_cancel(writer)
+    waiting.join()
+    exported = part.export()
+    assert exported.keys.numpy().tolist() == keys
+    assert exported.rows.numpy().tolist() == [int(row) for row in found]
 
 
 def test_lookup_that_waits_reads_no_vector_of_the_next_key_of_a_row(tmp_path):

@@ -221,6 +221,10 @@ class BeginOp final : public OpKernel {
     TF_RETURN_IF_ERROR(ctx->input_list("tensors", &tensors));
     TF_RETURN_IF_ERROR(ReadNames(ctx, "tensor_names", tensors.size(), &names));
     for (int i = 0; i < tensors.size(); ++i) {
+      if (tensors[i].dtype() == tensorflow::DT_RESOURCE) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "tensors must have values. Received: a handle for ", names[i]));
+      }
       // Some tensors are the buffers of reference variables, which change.
       Tensor copy;
       TF_RETURN_IF_ERROR(CopyTensor(names[i], tensors[i], &copy));

@@ -128,7 +128,8 @@ class PieceArray {
     shape_ = tensor.shape();
     row_shape_ = shape_;
     if (row_shape_.dims() > 0) {
-      row_shape_.RemoveDim(0);
+      // Where there are no rows, a row may have any size.
+      has_rows_ = row_shape_.RemoveDimWithStatus(0).ok() && has_rows_;
     }
     row_bytes_ = row_shape_.num_elements() * tensorflow::DataTypeSize(dtype_);
   }

@@ -40,9 +40,9 @@ using tensorflow::TensorShape;
 using Access = LockedVariables::Access;
 
 TensorShape RowSlotShape(const TensorShape& var_shape) {
-  TensorShape shape = var_shape;
-  for (int i = 1; i < shape.dims(); ++i) {
-    shape.set_dim(i, 1);
+  TensorShape shape;
+  for (int i = 0; i < var_shape.dims(); ++i) {
+    shape.AddDim(i == 0 ? var_shape.dim_size(0) : 1);
   }
   return shape;
 }

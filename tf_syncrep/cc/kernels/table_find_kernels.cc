@@ -355,7 +355,10 @@ class TableImportOp final : public OpKernel {
       return OutOfMemoryFor(size);
     }
     for (int64_t i = 0; i < size; ++i) {
-      table.SetUse(part->columns(), keys[i], rows[i], uses[i]);
+      // A key may have lost its row while room for kept rows was awaited.
+      if (!table.SetUse(part->columns(), keys[i], rows[i], uses[i])) {
+        *is_same = false;
+      }
       index->SetForward(uses[i].last_use);
     }
     return absl::OkStatus();

@@ -47,12 +47,16 @@ class TableZerosOp final : public OpKernel {
   }
 
   void Compute(OpKernelContext* ctx) override {
-    const auto bytes = static_cast<size_t>(shape_.num_elements()) *
-                       tensorflow::DataTypeSize(dtype_);
-    if (bytes == 0) {
+    const int64_t num_elements = shape_.num_elements();
+    if (num_elements == 0) {
       ctx->set_output(0, Tensor(dtype_, shape_));
       return;
     }
+    // No machine has the memory if this is the most that there may be.
+    constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+    const int64_t size = tensorflow::DataTypeSize(dtype_);
+    const int64_t bytes =
+        num_elements > kMost / size ? kMost : num_elements * size;
     OwnedBuffer zeros = ZeroPages(bytes);
     OP_REQUIRES(
         ctx, zeros.owner != nullptr,

@@ -50,7 +50,8 @@ absl::Status CheckSparseShapes(const Tensor& grad, const Tensor& indices,
                      indices.shape().DebugString()));
   }
   TensorShape expected = var_shape;
-  expected.set_dim(0, indices.NumElements());
+  // A variable without rows may have rows of any size.
+  TF_RETURN_IF_ERROR(expected.SetDimWithStatus(0, indices.NumElements()));
   if (grad.shape() != expected) {
     return absl::InvalidArgumentError(
         absl::StrCat("grad must have shape ", expected.DebugString(), " for ",

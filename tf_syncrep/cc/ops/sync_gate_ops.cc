@@ -65,7 +65,7 @@ start_secs: The same before a worker's first gradient. Once as many workers have
   their first gradient as are computing theirs, the time is four times the longest of
   those first steps, but no less than lease_secs and no more than start_secs.
 updater_lease_secs: How long the updater may be silent before all waits fail; zero
-  or less means for ever.
+  means for ever.
 strict: Whether each live worker gives its share, ceil(quorum / live), and no more;
   otherwise fast workers give more.
 spares: Whether, if not strict, an idle worker gets a spare beside a permit that is
@@ -249,7 +249,7 @@ and as Aborted if the generation is over.
 
 handle: Handle of the gate.
 generation: The generation that SyncGateOpen returned.
-timeout_secs: The time-out; there is none if this is zero or less.
+timeout_secs: The time-out; there is none if this is zero.
 round: The full round.
 num_gradients: How many gradients it has.
 )doc");

@@ -121,7 +121,8 @@ absl::StatusOr<std::shared_ptr<TableSnapshot>> TableSnapshot::Make(
     }
     num_rows = tensor.dim_size(0);
     TensorShape row_shape = tensor.shape();
-    row_shape.RemoveDim(0);
+    // Where there are no rows, a row may have any size.
+    TF_RETURN_IF_ERROR(row_shape.RemoveDimWithStatus(0));
     row_bytes.push_back(row_shape.num_elements() *
                         tensorflow::DataTypeSize(tensor.dtype()));
     made->all_row_bytes_ += row_bytes.back();
@@ -160,7 +161,7 @@ absl::StatusOr<std::vector<const char*>> TableSnapshot::Data() {
     const Tensor& tensor = *arrays_[i].tensor();
     TensorShape row_shape = tensor.shape();
     if (row_shape.dims() > 0 && row_shape.dim_size(0) == num_rows()) {
-      row_shape.RemoveDim(0);
+      TF_RETURN_IF_ERROR(row_shape.RemoveDimWithStatus(0));
       if (tensor.IsInitialized() && tensor.dtype() == dtypes_[i] &&
           row_shape == row_shapes_[i]) {
         data.push_back(static_cast<const char*>(tensor.data()));
@@ -187,6 +188,11 @@ absl::Status TableSnapshot::Keep(const int64_t* rows, int64_t num,
       kept = rows_->Keep(*data, rows, kept, rows == nullptr ? num_rows() : num);
     }
     if (kept >= (rows == nullptr ? num_rows() : num)) {
+      break;
+    }
+    if (kept_->gave_up() != KeptBytes::Reason::kNone) {
+      // An update of another table gave the checkpoint up.
+      Abandon();
       break;
     }
     if (!kept_->WaitForRoom(rows_->most_bytes(), cancelled)) {

@@ -44,11 +44,11 @@ def generators():
         tf.keras.backend.experimental.disable_tf_random_generator()
 
 
-def make(optimizer="adam_async"):
+def make(optimizer="adam_async", rows=ROWS):
     """A model whose steps draw numbers: two layers of Dropout, one without a seed."""
     layers = tf.keras.layers
     inputs = layers.Input([3], dtype="int64")
-    words = layers.Flatten()(layers.Embedding(ROWS, WIDTH)(inputs))
+    words = layers.Flatten()(layers.Embedding(rows, WIDTH)(inputs))
     hidden = layers.Dense(64, activation="relu")(layers.Dropout(0.5)(words))
     outputs = layers.Dense(1)(layers.Dropout(0.25, seed=7)(hidden))
     model = tf.keras.Model(inputs, outputs)
@@ -328,6 +328,27 @@ def test_checkpoint_of_another_optimizer_changes_nothing(tmp_path):
     model = make("adam")
     before = model.get_weights()
     with pytest.raises(ValueError, match=r"does not have .*slots/"):
+        tfs.keras.Checkpoint(tmp_path, model=model).restore()
+    assert_equal(([], model.get_weights()), ([], before))
+
+
+@pytest.mark.parametrize(
+    ("rows", "has"),
+    [
+        (ROWS, f"a table of {ROWS + 1} rows of float[{WIDTH}]"),
+        (9, f"float[10,{WIDTH}]"),  # too small to be written by rows
+    ],
+)
+def test_checkpoint_of_another_size_is_named_and_changes_nothing(tmp_path, rows, has):
+    tfs.keras.Checkpoint(tmp_path, model=make(rows=rows)).save()
+    model = make(rows=rows + 1)
+    before = model.get_weights()
+    message = (
+        f"Checkpoint {tmp_path}/ckpt-1 does not fit the model: "
+        f"variables/embedding/embeddings is float[{rows},{WIDTH}] in the checkpoint, "
+        f"where the model has {has}"
+    )
+    with pytest.raises(ValueError, match=re.escape(message) + "$"):
         tfs.keras.Checkpoint(tmp_path, model=model).restore()
     assert_equal(([], model.get_weights()), ([], before))
 

@@ -6,6 +6,7 @@ import pickle
 
 import dynamic_models as models
 import embedding_twin as twin
+import keras_variants
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -255,6 +256,69 @@ def test_full_table_refuses_and_says_so_once_in_a_fit_that_does(caplog):
     keys = model.layers[0].get_embedding_table().keys
     tfs.keras.fit(model, keys, np.ones([4, 1]), verbose=0)  # it refuses none
     assert not [x for x in caplog.records if "is full" in x.getMessage()]
+
+
+class Untold(tf.keras.Model):
+    """A model that does not tell its table of training."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.table = tfs.keras.Embedding(Dynamic(99, **options), 4, name="words")
+        self.score = tf.keras.layers.Dense(1)
+        self.compile("sgd", loss="mse")
+
+    def call(self, ids):
+        return self.score(self.table(ids, training=False))
+
+
+class WithoutArgument(Untold):
+    def call(self, ids):
+        return self.score(self.table(ids))
+
+
+class WithArgument(Untold):
+    def call(self, ids, training=None):
+        return self.score(self.table(ids))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        Untold,
+        pytest.param(
+            WithoutArgument,
+            marks=pytest.mark.skipif(
+                not keras_variants.IS_KERAS_3, reason="Keras 2 tells all layers"
+            ),
+        ),
+    ],
+)
+def test_fit_says_once_that_no_step_has_looked_up_in_a_table(kind, caplog):
+    def told():
+        return [x.getMessage() for x in caplog.records if "empty" in x.getMessage()]
+
+    model, ids, targets = kind(), np.arange(8), np.ones([8, 1])
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        tfs.keras.evaluate(model, ids, targets, verbose=0)
+        tfs.keras.predict(model, ids, verbose=0)
+        assert not told()
+        tfs.keras.fit(model, ids, targets, epochs=3, verbose=0)
+        (message,) = told()
+        assert "Table 'words' stays empty: no training step has looked up" in message
+        assert "`call` of the model must have an argument `training`" in message
+        caplog.clear()
+        model.table(ids, training=True)
+        tfs.keras.fit(model, ids, targets, verbose=0)
+        assert not told()
+
+
+@pytest.mark.parametrize(("n", "rows"), [(1, 8), (9, 0)])
+def test_fit_does_not_say_so_of_a_table_in_which_steps_look_up(n, rows, caplog):
+    model = WithArgument(admit=tfs.keras.MinCount(n))
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        tfs.keras.fit(model, np.arange(8), np.ones([8, 1]), verbose=0)
+    assert not [x for x in caplog.records if "empty" in x.getMessage()]
+    assert model.table.table_stats()["words"]["rows"] == rows
 
 
 OPTIMIZERS = {

@@ -207,6 +207,40 @@ def test_fit_maintains_and_says_what_it_counts(caplog):
     assert 0 < sum(history.history["admitted/items"]) < stats["admitted"]
 
 
+def test_fit_says_that_a_table_was_full_although_it_evicts(caplog):
+    told, at_ends = [], []
+
+    def note(*_):
+        told[:] = [x.getMessage() for x in caplog.records if "full" in x.getMessage()]
+        at_ends.append(len(told))
+
+    def fit(model, **options):
+        data = tf.data.Dataset.range(500).map(lambda x: (x, 1.0)).batch(2)
+        watch = tf.keras.callbacks.LambdaCallback(on_epoch_end=note)
+        tfs.keras.fit(model, data, verbose=0, callbacks=[watch], **options)
+        note()
+
+    size = Dynamic(20, evict=tfs.keras.LeastRecent())
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        # The first maintenance comes after 100 steps, and has evicted two rows.
+        fit(small(tfs.keras.SGD(0.1), size)[0], epochs=3, steps_per_epoch=75)
+        assert at_ends == [0, 1, 1, 1]
+        assert told == [
+            "Table 't', or a part of it, was full, and new keys got no row, 180 times "
+            "so far; 18 of its 20 rows are in use now. Give it a larger max_rows: "
+            "evict= makes room only every 100 steps."
+        ]
+        # Here it does not come.
+        caplog.clear()
+        at_ends.clear()
+        fit(small(tfs.keras.SGD(0.1), size)[0], epochs=2, steps_per_epoch=15)
+        assert at_ends == [0, 0, 1]
+        assert "40 times so far; 20 of its 20 rows are in use" in told[0]
+        caplog.clear()
+        fit(small(tfs.keras.SGD(0.1), size)[0], steps_per_epoch=10)
+        assert not told
+
+
 @pytest.mark.skipif(
     not importlib.util.find_spec("tensorboard"), reason="needs tensorboard"
 )

@@ -240,10 +240,14 @@ def test_graphs_that_cannot_be_saved_are_refused(tmp_path):
             hook.begin()
 
 
-def test_checkpoint_of_another_graph_is_refused(tmp_path):
+def test_checkpoint_of_another_graph_is_refused(tmp_path, monkeypatch):
     train([tfs.train.CheckpointSaverHook(tmp_path)], 2)
     with pytest.raises(ValueError, match="does not have"):
         train([tfs.train.CheckpointSaverHook(tmp_path)], 3, optimizer="adam")
+    monkeypatch.setattr(v1_checkpoint_models, "ROWS", ROWS + 1)
+    message = rf"ckpt-1 does not fit the model: table is float.* of {ROWS + 1} rows of"
+    with pytest.raises(ValueError, match=message):
+        train([tfs.train.CheckpointSaverHook(tmp_path)], 3)
 
 
 def test_server_that_does_not_share_the_folder_ends_the_session(tmp_path, monkeypatch):

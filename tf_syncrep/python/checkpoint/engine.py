@@ -8,6 +8,7 @@ some kilobytes. No row of a table passes through the coordinator.
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 import uuid
@@ -512,7 +513,9 @@ class Engine:
                 "model or optimizer."
             )
         last = _reader(prefixes[-1])
-        of_parts = [(x, _least(x, known, last)) for x in contents.of_parts]
+        of_parts = [
+            (x, _least(x, known, last, prefixes[-1])) for x in contents.of_parts
+        ]
         readers = {prefix: _reader(prefix) for prefix in prefixes}
         saved = manifest.state.get(_KEYED, {})
         keyed = [(x, x.plan(saved.get(x.name), readers)) for x in contents.keyed_tables]
@@ -521,7 +524,10 @@ class Engine:
             for table, chunks in keyed:
                 table.restore(chunks)
         except tf.errors.InvalidArgumentError as error:
-            raise ValueError(error.message) from error
+            raise ValueError(
+                f"Checkpoint {prefixes[-1]} does not fit the model: "
+                f"{_reason(error.message)}"
+            ) from error
         for of_part, value in of_parts:
             self._calls.assign(of_part.variable, value)
         for original, copy in contents.copies:
@@ -541,7 +547,13 @@ def _shapes(prefix: str) -> dict[str, Any]:
         raise DamagedError(f"{prefix}.index cannot be read: {error}") from error
 
 
-def _least(of_part: Any, known: Mapping[str, Any], reader: Any) -> Any:
+def _reason(message: str) -> str:
+    """Returns what an op says does not fit, without what TensorFlow adds to it."""
+    found = re.search(r"[^:\n]+ is \S+ in the checkpoint, where .+", message)
+    return found[0].strip() if found else message
+
+
+def _least(of_part: Any, known: Mapping[str, Any], reader: Any, checkpoint: str) -> Any:
     """Returns the value that a variable of a part gets from a checkpoint."""
     names = [
         name
@@ -550,7 +562,7 @@ def _least(of_part: Any, known: Mapping[str, Any], reader: Any) -> Any:
     ]
     if not names:
         raise ValueError(
-            f"The checkpoint does not have {of_part.names[0]}: it belongs to "
+            f"Checkpoint {checkpoint} does not have {of_part.names[0]}: it belongs to "
             "another model or optimizer."
         )
     return min((reader.get_tensor(name) for name in names), key=lambda x: x.min())

@@ -45,19 +45,21 @@ class LaunchOptions:
         args: the script's arguments.
         num_workers: the number of workers, at least 1.
         num_ps: the number of parameter servers.
-        run_script_on: a key of `script.SCRIPT_JOBS`.
+        run_script_on: which tasks run the script: "coordinator" (the chief alone),
+            "workers" (and the chief, if there is one) or "all" (parameter servers,
+            too).
         chief: whether the cluster has a chief task besides the workers; by default only
             if the script runs as the coordinator, which is the chief.
         evaluator: whether an evaluator task, outside the cluster, also runs the script
             and follows the checkpoints. The run does not depend on it.
         module: whether `script` is a module's name, as in `python -m`.
         base_port: the first of consecutive ports; 0 for any that are free.
-        on_worker_failure: one of WORKER_FAILURE_POLICIES. The default is "restart" if
+        on_worker_failure: "continue", "restart" or "stop". The default is "restart" if
             workers are servers: ParameterServerStrategy goes on without a lost worker,
             but waits for it in the end. The default is "stop" if workers run the
             script.
-        on_ps_failure: one of PS_FAILURE_POLICIES. "restart" starts all tasks and the
-            script again, which continues from its last checkpoint if it writes them.
+        on_ps_failure: "restart" or "stop". "restart" starts all tasks and the script
+            again, which continues from its last checkpoint if it writes them.
         max_restarts: how often each worker, the run, and the evaluator are started
             again under "restart". One more failure ends the run; if it is the
             evaluator's, the run goes on without it.

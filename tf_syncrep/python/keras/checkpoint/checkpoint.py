@@ -129,14 +129,19 @@ class Checkpoint(tf.keras.callbacks.Callback):
             was not written. By default the log says so, and how many were written.
 
     Attributes:
-        saving: the last checkpoint that was begun, with `manifest`, `bytes_written` and
-            `secs`; None before the first one.
-        restored: the checkpoint that was restored, or None.
+        saving: the last checkpoint that was begun; None before the first one. It has
+            `is_over`, `error` (None if there is none), `wait()`, `bytes_written`,
+            `secs` (how long it took), and `manifest`, which is None until it is
+            complete.
+        restored: the checkpoint that was restored, or None. It has `path` (the prefix
+            of its files), `iterations` (the optimizer's), `secs_ago` (how long ago it
+            was written) and `state` (what `save` was given).
 
     Raises:
         ValueError: an argument is out of range, or `directory` is a file. In `fit`: the
             folder cannot be written to, parameter servers do not share it, or the model
             is not compiled.
+        Exception: in `fit`: there are checkpoints, but none is whole.
 
     Reference: Check-N-Run (NSDI 2022), for checkpoints that hold only changes.
     """
@@ -238,7 +243,8 @@ class Checkpoint(tf.keras.callbacks.Callback):
         Raises:
             ValueError: it belongs to another model or optimizer, or the model is not
                 built.
-            DamagedError: there are checkpoints, but none is whole.
+            Exception: there are checkpoints, but none is whole; the message says what
+                is wrong with each.
         """
         manifest = None
         if has_weights(self._model_or_raise) or self._engine.directory.manifests():

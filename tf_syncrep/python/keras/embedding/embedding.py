@@ -54,7 +54,10 @@ class Embedding(tf.keras.layers.Embedding):
     Negative ids are refused; in Keras 3's own layer they count from the end. With a
     `tfs.keras.Dynamic` in the place of `input_dim` the table grows, and any id has a
     vector. The layer then takes `training`, has `table_stats`, `get_embedding_table`
-    and `set_embedding_table`, and files name it as a layer of tf_syncrep.
+    and `set_embedding_table`, and files name it as a layer of tf_syncrep. Its table has
+    the layer's name, on which initial vectors depend. It takes `embeddings_initializer`
+    and `mask_zero`, and refuses what concerns a whole table: `shards`, `weights`,
+    `input_length`, a regularizer or constraint of the table, LoRA and quantisation.
 
     Args:
         *args: arguments of the base class: `input_dim`, `output_dim`, and so on.

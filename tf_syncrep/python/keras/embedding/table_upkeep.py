@@ -10,11 +10,13 @@ from absl import logging
 from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.embedding.growing_layer import GrowingLayer
 from tf_syncrep.python.keras.parts import optimizers_of
-from tf_syncrep.python.keras.tables.maintenance import maintenance_of
-from tf_syncrep.python.keras.tables.table_stats import counters_of
+from tf_syncrep.python.keras.tables.maintenance import maintenance_of, steps_between
+from tf_syncrep.python.keras.tables.table_stats import counters_of, sizes_of
 
 # The counters of which the logs of an epoch have how much they have grown in it.
 _COUNTED = ("without_row", "admitted", "evicted")
+# The counters that are 0 as long as no training step has looked anything up.
+_OF_LOOKUPS = ("rows", "without_row", "admitted")
 
 
 class TableUpkeep(tf.keras.callbacks.Callback):
@@ -23,6 +25,9 @@ class TableUpkeep(tf.keras.callbacks.Callback):
     At the end of an epoch the logs have `rows/<table>`, the rows in use, and of the
     steps of the epoch `without_row/<table>`, how often they looked up a key without a
     row, `admitted/<table>` and `evicted/<table>`, how many keys got or lost a row.
+
+    It warns of each table once: if it refuses keys, and if no training step of an epoch
+    has looked up in it, so that it stays empty.
     """
 
     # Keras 2 refuses callbacks that look at batches in the strategy's scope without it.
@@ -37,10 +42,12 @@ class TableUpkeep(tf.keras.callbacks.Callback):
         super().__init__()
         self._maintains = maintains
         self._steps: int | None = None  # since the last maintenance in this training
+        self._has_maintained = not maintains  # or another does, and is not asked
         self._last_batch = -1
         self._before: dict[str, dict[str, int]] = {}  # before this epoch
         self._refused: dict[str, int] = {}  # before this training
         self._are_full: set[str] = set()
+        self._are_empty: set[str] = set()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Begins to count batches anew."""
@@ -73,6 +80,7 @@ class TableUpkeep(tf.keras.callbacks.Callback):
         maintenance = maintenance_of(self.model) if self._maintains else None
         if maintenance is not None and maintenance.may_begin():
             self._steps = 0
+            self._has_maintained = True
             own = self.model.optimizer  # None if the model's step has others
             maintenance.run(maintenance.steps(*([] if own is None else [own])))
 
@@ -81,6 +89,8 @@ class TableUpkeep(tf.keras.callbacks.Callback):
         del epoch
         stats = counters_of(self.model)
         self._warn_of_full(stats)
+        if self._last_batch >= 0:
+            self._warn_of_empty(stats)
         for name, counts in stats.items() if logs is not None else ():
             before = self._before.get(name, {})
             logs[f"rows/{name}"] = counts["rows"]
@@ -95,11 +105,36 @@ class TableUpkeep(tf.keras.callbacks.Callback):
         self._before = counters_of(self.model)
         self._refused = {name: x["refused"] for name, x in self._before.items()}
 
+    def on_train_end(self, logs: Any = None) -> None:
+        """Warns of what waited for a maintenance that did not come."""
+        del logs
+        if not self._has_maintained:
+            self._has_maintained = True
+            self._warn_of_full(counters_of(self.model))
+
     def _warn_of_full(self, stats: dict[str, dict[str, int]]) -> None:
+        sizes = sizes_of(self.model)
         for name, counts in stats.items():
             refused = counts["refused"] - self._refused.get(name, 0)
-            if refused > 0 and name not in self._are_full:
-                self._are_full.add(name)
+            evicts = sizes[name].evict is not None
+            # A table may have been full before the training. If it evicts, the first
+            # maintenance makes room in it.
+            waits = evicts and not self._has_maintained
+            if refused <= 0 or name in self._are_full or waits:
+                continue
+            self._are_full.add(name)
+            if evicts:
+                logging.warning(
+                    "Table %r, or a part of it, was full, and new keys got no row, %d "
+                    "times so far; %d of its %d rows are in use now. Give it a larger "
+                    "max_rows: evict= makes room only every %d steps.",
+                    name,
+                    refused,
+                    counts["rows"],
+                    counts["capacity"],
+                    steps_between(sizes.values()),
+                )
+            else:
                 logging.warning(
                     "Table %r, or a part of it, is full: %d of its %d rows are in use, "
                     "and new keys get none, %d so far. Give it a larger max_rows, or "
@@ -108,6 +143,18 @@ class TableUpkeep(tf.keras.callbacks.Callback):
                     counts["rows"],
                     counts["capacity"],
                     refused,
+                )
+
+    def _warn_of_empty(self, stats: dict[str, dict[str, int]]) -> None:
+        for name, counts in stats.items():
+            if name not in self._are_empty and not any(map(counts.get, _OF_LOOKUPS)):
+                self._are_empty.add(name)
+                logging.warning(
+                    "Table %r stays empty: no training step has looked up an id in it. "
+                    "`call` of the model must have an argument `training`, and pass it "
+                    "to the layer; a `train_step` of your own must call the model with "
+                    "training=True.",
+                    name,
                 )
 
 

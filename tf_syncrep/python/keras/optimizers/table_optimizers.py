@@ -44,7 +44,8 @@ class TableOptimizers(SeveralOptimizers):
     one.
 
     Args:
-        optimizer: the Keras optimizer of all other variables, or its name.
+        optimizer: the Keras optimizer of all other variables, or the name of one of
+            Keras' own.
         global_clipnorm: if set, the norm to which the gradients of all variables
             together are clipped.
         loss_scale_factor: in Keras 3, if set, the number by which `fit` multiplies the

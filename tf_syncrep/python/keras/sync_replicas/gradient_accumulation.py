@@ -31,7 +31,8 @@ class GradientAccumulation(RoundsOptimizer):
     On a cluster, `SyncReplicas` does the same with gradients of several workers.
 
     Args:
-        inner_optimizer: the Keras optimizer that applies the means, or its name.
+        inner_optimizer: the Keras optimizer that applies the means, or the name of one
+            of Keras' own.
         num_batches: how many batches make up an update.
         reject_nonfinite: whether a gradient that contains a NaN or an infinity is
             dropped instead of applied.

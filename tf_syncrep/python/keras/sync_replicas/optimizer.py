@@ -75,7 +75,8 @@ class SyncReplicas(RoundsOptimizer):
     loaded, evaluated and saved, but not trained.
 
     Args:
-        inner_optimizer: the Keras optimizer that applies the means, or its name.
+        inner_optimizer: the Keras optimizer that applies the means, or the name of one
+            of Keras' own.
         replicas_to_aggregate: how many gradients make up an update.
         total_num_replicas: how many workers take part. By default all workers of the
             cluster do, so that a fifth worker is a backup if four gradients make up an

@@ -98,7 +98,8 @@ class Dynamic:
         admit: None to give a row to each id at once, or a `tfs.keras.MinCount`.
         evict: None to refuse new ids when the table is full, or the rule that chooses
             the rows to remove: `tfs.keras.LeastRecent()` or
-            `tfs.keras.LeastFrequent()`.
+            `tfs.keras.LeastFrequent()`. With a rule `max_rows` should be above forty
+            times the number of ids that are new from one maintenance to the next.
         unused_for: None, or the number of steps for which a row has to be unused before
             it goes. It goes in the next maintenance after them.
 

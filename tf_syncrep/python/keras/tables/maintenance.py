@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.optimizer_slots import variables_of
+from tf_syncrep.python.keras.tables.dynamic import Dynamic
 from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
 from tf_syncrep.python.keras.tables.row_slots import RowSlot, all_row_slots
 from tf_syncrep.python.keras.tables.stacked_tables import tables_with
@@ -76,6 +77,12 @@ def maintain_tables(model: Any, step: int | None = None) -> None:
         maintenance.run(step)
 
 
+def steps_between(sizes: Iterable[Dynamic]) -> int:
+    """Returns how many steps there are from one maintenance of tables to the next."""
+    unused = [size.unused_for // _TIMES for size in sizes if size.unused_for]
+    return max(1, min([_MOST_STEPS, *unused]))
+
+
 class Maintenance:
     """Removes rows of some tables."""
 
@@ -97,9 +104,8 @@ class Maintenance:
             slots |= all_row_slots(optimizers, x)
         self._slots = slots
         sizes = [size for x in self._tables for size in x.sizes.values()]
-        unused = [size.unused_for // _TIMES for size in sizes if size.unused_for]
         #: How many steps there are from one maintenance to the next.
-        self.every: int = max(1, min([_MOST_STEPS, *unused]))
+        self.every: int = steps_between(sizes)
         self._run = tf.function(
             self.build, autograph=False, input_signature=[tf.TensorSpec([], tf.int64)]
         )

@@ -1,16 +1,24 @@
-"""What users are told of tables that grow: their counters, and their memory."""
+"""What users are told of tables that grow: sizes, counters, and memory."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.optimizer_slots import are_rows, slots_by_variable
+from tf_syncrep.python.keras.tables.dynamic import Dynamic
 from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
 from tf_syncrep.python.keras.tables.stacked_tables import tables_with
 from tf_syncrep.python.keras.tables.trainers import trainers_of
+
+_Of = TypeVar("_Of")
+
+
+def sizes_of(model: Any) -> dict[str, Dynamic]:
+    """Returns the settings of a model's tables that grow, by their names."""
+    return _of_all(model, lambda tables: tables.sizes)
 
 
 def counters_of(model: Any) -> dict[str, dict[str, int]]:
@@ -24,17 +32,17 @@ def stats_of(model: Any) -> dict[str, dict[str, int]]:
 
 
 def _of_all(
-    model: Any, stats_of_some: Callable[[DynamicTables], dict[str, dict[str, int]]]
-) -> dict[str, dict[str, int]]:
+    model: Any, of_some: Callable[[DynamicTables], Mapping[str, _Of]]
+) -> dict[str, _Of]:
     try:
         variables = [compat.native(v) for v in model.variables]
     except ValueError:  # of a Sequential of Keras 2 that is not built
         return {}
-    stats = {}
+    found: dict[str, _Of] = {}
     with compat.apart_from_closures():
         for tables in tables_with(DynamicTables, variables):
-            stats |= stats_of_some(tables)
-    return stats
+            found |= of_some(tables)
+    return found
 
 
 def with_memory(tables: DynamicTables) -> dict[str, dict[str, int]]:

@@ -86,8 +86,10 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
             many were written.
 
     Attributes:
-        saving: the last checkpoint that was begun, with `manifest`, `bytes_written` and
-            `secs`; None before the first one.
+        saving: the last checkpoint that was begun; None before the first one. It has
+            `is_over`, `error` (None if there is none), `wait()`, `bytes_written`,
+            `secs` (how long it took), and `manifest`, which is None until it is
+            complete.
         restored: the prefix of the checkpoint that was restored last, or None.
 
     Raises:
@@ -179,7 +181,8 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
 
         Raises:
             ValueError: the newest checkpoint is of another graph.
-            DamagedError: there are checkpoints, but none is whole.
+            Exception: there are checkpoints, but none is whole; the message says what
+                is wrong with each.
         """
         if self._is_chief:
             self._restore(session)

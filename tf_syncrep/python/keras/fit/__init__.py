@@ -8,6 +8,7 @@ other data, `reading_order` tells whether workers read the same at the same time
 makes one tensor of it, and `arrivals` waits for it. `building` makes variables
 beforehand, and `checks` refuses what cannot be trained. `sizes` chooses how many steps
 an execution has, and `ends` finds out when data is over. `exact_state` holds counters
-and seeds, and `joining` puts predictions together. `progress` and `loss_warning` tell
-users how it goes. `install` puts the three functions in front of a model's own methods.
+and seeds, and `joining` puts predictions together. `progress`, `silence` and
+`loss_warning` tell users how it goes. `install` puts the three functions in front of a
+model's own methods, which `own_loop` is for where there are no parameter servers.
 """

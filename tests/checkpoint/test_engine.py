@@ -185,6 +185,46 @@ def test_chains_are_restored(written):
     assert engine(path).restore(State().contents) is None
 
 
+def test_files_of_other_programs_stay_and_their_checkpoints_are_refused(tmp_path):
+    manager = tf.train.CheckpointManager(
+        tf.train.Checkpoint(step=tf.Variable(1)), str(tmp_path), max_to_keep=5
+    )
+    for _ in range(3):
+        manager.save()
+    weights = tmp_path / "ckpt-4.weights.h5"
+    weights.write_text("weights")
+    theirs = {path: path.read_bytes() for path in tmp_path.glob("ckpt-*")}
+    refused = r"`directory` must be a folder without.*which has ckpt-1\.index without"
+    state = State()
+    for use in (Engine.restore, Engine.check_writable):
+        with pytest.raises(ValueError, match=refused):
+            use(engine(tmp_path), state.contents)
+    of = engine(tmp_path, keep=1)
+    for number in (4, 5):
+        manifest = save(of, state)
+        assert manifest.number == number
+        assert weights.name not in manifest.files
+    assert_equal(restored(tmp_path)[1], state.read())
+    assert {path: path.read_bytes() for path in theirs} == theirs
+    assert not list(tmp_path.glob("ckpt-4.[!w]*"))
+
+
+@pytest.mark.parametrize("complete", [False, True])
+def test_remains_of_a_crash_go(tmp_path, complete):
+    """Of a crash before the manifest, or before the parts' folder was deleted."""
+    state = State()
+    save(engine(tmp_path), state)
+    (tmp_path / "ckpt-1.writing").mkdir()
+    if not complete:
+        (tmp_path / "ckpt-1.json").unlink()
+    assert (engine(tmp_path).restore(state.contents) is not None) == complete
+    save(engine(tmp_path), state)
+    manifests = Directory(str(tmp_path)).manifests()
+    assert [x.number for x in manifests] == ([1, 2] if complete else [1])
+    assert not list(tmp_path.glob("*.writing"))
+    assert_equal(restored(tmp_path)[1], state.read())
+
+
 def test_what_changed_is_all_that_is_written(tmp_path):
     state, of = State(), engine(tmp_path, full_every=10)
     save(of, state)

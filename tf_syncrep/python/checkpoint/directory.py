@@ -1,13 +1,17 @@
 """The folder of checkpoints: which ones exist, are whole, and are needed.
 
 A checkpoint `ckpt-12` is a bundle of TensorFlow's (`ckpt-12.index` and
-`ckpt-12.data-?????-of-?????`) and `ckpt-12.json`, which is written last. Without that
-file the others are the remains of a crash, and do not count as a checkpoint. It holds
-the size of each file, and the earlier checkpoints on which this one builds.
+`ckpt-12.data-?????-of-?????`) and `ckpt-12.json`, which is written last. It holds the
+size of each file, and the earlier checkpoints on which this one builds. Without it the
+others do not count as a checkpoint. They are the remains of a crash if there is a
+folder `ckpt-12.writing`, which is made first and deleted last. Else they are files of
+other programs, which may be called like that, and nothing happens to them.
 """
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import dataclasses
 import json
 import os
@@ -25,7 +29,11 @@ _FORMAT = 1
 _PROGRESS = "progress.json"
 _TRIAL = "Checkpoints can be written here."
 _TRIAL_SECS = 5.0
-_NAME = re.compile(r"^ckpt-(\d+)\.")
+# What files of a checkpoint are called; the last two while they are being written.
+_NAME = re.compile(
+    r"ckpt-(\d+)\.(json|index|data-\d{5}-of-\d{5}|writing"
+    r"|json\.[0-9a-f]{32}|index\.tempstate\d+)"
+)
 
 # Lets each task write a text to its file.
 WriteOnTasks = Callable[[Sequence[str], str], None]
@@ -109,10 +117,12 @@ class Directory:
             write: lets these tasks write.
 
         Raises:
-            ValueError: the folder cannot be written to.
+            ValueError: the folder cannot be written to, or other programs have written
+                checkpoints to it.
         """
-        if any(map(_NAME.match, self._names())):
+        if self.newest_number():
             return
+        self.refuse_others()
         try:
             tf.io.gfile.makedirs(self.path)
             trial = os.path.join(self.path, f"writable.{uuid.uuid4().hex}")
@@ -132,7 +142,7 @@ class Directory:
             ) from error
         missing = _await_files(trials)
         for path in {*trials} - {*missing}:
-            self._delete(os.path.basename(path))
+            self._delete(path)
         if missing:
             name, stranger = self._argument, devices[trials.index(missing[0])]
             raise ValueError(
@@ -155,29 +165,45 @@ class Directory:
         Damaged ones are left out, and named in the log.
         """
         found = []
-        for name in self._names():
-            match = _NAME.match(name)
-            if match is None or not name.endswith(".json"):
+        for number, kinds in sorted(self._kinds().items()):
+            if "json" not in kinds:
                 continue
             try:
-                found.append(self._read(int(match[1])))
+                found.append(self._read(number))
             except DamagedError as error:
-                logging.warning("Checkpoint %s is passed over: %s", name, error)
-        return sorted(found, key=lambda manifest: manifest.number)
+                path = self.prefix(number)
+                logging.warning("Checkpoint %s is passed over: %s", path, error)
+        return found
 
     def newest_number(self) -> int:
         """Returns the number of the newest checkpoint, damaged or not; 0 for none."""
-        numbers = [
-            int(m[1])
-            for m in map(_NAME.match, self._names())
-            if m and m.string.endswith(".json")
-        ]
+        numbers = [n for n, kinds in self._kinds().items() if "json" in kinds]
         return max(numbers, default=0)
 
     def next_number(self) -> int:
-        """Returns a number above those of all files in the folder, whole or not."""
-        numbers = [int(m[1]) for m in map(_NAME.match, self._names()) if m]
-        return max(numbers, default=0) + 1
+        """Returns a number above those of all checkpoints in the folder, whole or not.
+
+        Those of other programs count, too, if their files are called like that.
+        """
+        return max(self._kinds(), default=0) + 1
+
+    def refuse_others(self) -> None:
+        """Raises if all checkpoints in the folder were written by other programs.
+
+        Raises:
+            ValueError: there is such a checkpoint, and none of this package.
+        """
+        kinds_of = self._kinds()
+        if any("json" in kinds for kinds in kinds_of.values()):
+            return
+        for number, kinds in sorted(kinds_of.items()):
+            if "index" in kinds and "writing" not in kinds:
+                name = self._argument
+                raise ValueError(
+                    f"`{name}` must be a folder without checkpoints of other programs. "
+                    f"Received: {name}={self.path!r}, which has "
+                    f"ckpt-{number}.index without ckpt-{number}.json"
+                )
 
     def check(self, manifest: Manifest) -> list[str]:
         """Checks that the files of a checkpoint, and of those it builds on, exist.
@@ -212,11 +238,14 @@ class Directory:
         Returns:
             The manifest with its files.
         """
-        begin = os.path.basename(self.prefix(manifest.number)) + "."
+        prefix = self.prefix(manifest.number)
+        kinds = self._kinds()[manifest.number]
         files = {
-            name: tf.io.gfile.stat(os.path.join(self.path, name)).length
-            for name in self._names()
-            if name.startswith(begin) and not name.endswith((".json", ".writing"))
+            f"{os.path.basename(prefix)}.{kind}": tf.io.gfile.stat(
+                f"{prefix}.{kind}"
+            ).length
+            for kind in sorted(kinds)
+            if kind == "index" or kind.startswith("data-")
         }
         manifest = dataclasses.replace(manifest, files=files)
         content = {**dataclasses.asdict(manifest), "format": _FORMAT}
@@ -231,6 +260,8 @@ class Directory:
                 f'model_checkpoint_path: "{name}"\n'
                 f'all_model_checkpoint_paths: "{name}"\n',
             )
+        if "writing" in kinds:
+            self._delete(f"{prefix}.writing")
         return manifest
 
     def note_progress(self, progress: dict[str, Any]) -> None:
@@ -274,9 +305,6 @@ class Directory:
         needed = {number for m in manifests[-keep:] for number in m.chain}
         for manifest in manifests:
             if manifest.number not in needed:
-                # The manifest is deleted first: without it this is not a checkpoint any
-                # more.
-                self._delete(f"{os.path.basename(self.prefix(manifest.number))}.json")
                 self.delete_files(manifest.number)
 
     def delete_leftovers(self, number: int | None = None) -> None:
@@ -286,27 +314,36 @@ class Directory:
             number: the number of the checkpoint to delete, unless another program has
                 completed one with that number; None for all.
         """
-        found = [m for m in map(_NAME.match, self._names()) if m]
-        whole = {int(m[1]) for m in found if m.string.endswith(".json")}
-        partial = {int(m[1]) for m in found} - whole
-        for other in partial & {number} if number is not None else partial:
-            self.delete_files(other)
+        for other, kinds in self._kinds().items():
+            if "writing" not in kinds or number not in (None, other):
+                continue
+            if "json" not in kinds:
+                self.delete_files(other)
+            elif number is None:
+                self._delete(self.temporary(other))
 
     def delete_files(self, number: int) -> None:
         """Deletes the files of a checkpoint, complete or not."""
-        begin = os.path.basename(self.prefix(number)) + "."
-        for name in self._names():
-            if name.startswith(begin):
-                self._delete(name)
+        # While this is there, what is left counts as remains, and is deleted later.
+        with contextlib.suppress(tf.errors.OpError):
+            tf.io.gfile.makedirs(self.temporary(number))
+        # Without the manifest it is no checkpoint any more.
+        kinds = self._kinds()[number]
+        for kind in sorted(kinds, key=lambda kind: (kind != "json", kind == "writing")):
+            self._delete(f"{self.prefix(number)}.{kind}")
 
-    def _names(self) -> list[str]:
-        if not tf.io.gfile.isdir(self.path):
-            return []
-        # In some file systems the names of folders end with a slash.
-        return [name.rstrip("/") for name in tf.io.gfile.listdir(self.path)]
+    def _kinds(self) -> dict[int, set[str]]:
+        """Returns what files there are of each checkpoint, by its number."""
+        found: dict[int, set[str]] = collections.defaultdict(set)
+        if tf.io.gfile.isdir(self.path):
+            for name in tf.io.gfile.listdir(self.path):
+                # In some file systems the names of folders end with a slash.
+                if match := _NAME.fullmatch(name.rstrip("/")):
+                    found[int(match[1])].add(match[2])
+        return found
 
-    def _delete(self, name: str) -> None:
-        path = os.path.join(self.path, name)
+    @staticmethod
+    def _delete(path: str) -> None:
         try:
             if tf.io.gfile.isdir(path):
                 tf.io.gfile.rmtree(path)

@@ -175,7 +175,8 @@ class Calls:
             tf.raw_ops.MergeV2Checkpoints(
                 checkpoint_prefixes=prefixes,
                 destination_prefix=prefix,
-                delete_old_dirs=True,
+                # They are deleted when the checkpoint is complete.
+                delete_old_dirs=False,
             )
 
     def assign(self, variable: Any, value: Any) -> None:
@@ -479,7 +480,7 @@ class Engine:
 
         Raises:
             ValueError: the newest checkpoint lacks a variable, or has another shape for
-                it.
+                it; or all checkpoints were written by other programs.
             DamagedError: there are checkpoints, but none is whole.
         """
         # Checkpoints that tasks are writing, and their base, belong to the past now.
@@ -499,6 +500,7 @@ class Engine:
                 f"None of the checkpoints in {self.directory.path} can be restored. "
                 + "; ".join(damaged)
             )
+        self.directory.refuse_others()
         return None
 
     def _restore(self, contents: Contents, manifest: Manifest) -> None:

@@ -97,7 +97,8 @@ class SessionCalls(Calls):
             self._merge_op = tf.raw_ops.MergeV2Checkpoints(
                 checkpoint_prefixes=self._prefixes,
                 destination_prefix=self._prefix,
-                delete_old_dirs=True,
+                # They are deleted when the checkpoint is complete.
+                delete_old_dirs=False,
             )
 
     def begin(self, prefixes: list[str], token: str, base: str) -> None:

@@ -207,6 +207,24 @@ def test_fit_maintains_and_says_what_it_counts(caplog):
     assert 0 < sum(history.history["admitted/items"]) < stats["admitted"]
 
 
+def test_fit_counts_in_each_of_two_tables_of_one_name():
+    layers = [
+        tfs.keras.DistributedEmbedding(
+            tfs.keras.FeatureConfig("f", tfs.keras.TableConfig("items", size, 4))
+        )
+        for size in (tfs.keras.Dynamic(50), tfs.keras.Dynamic(50))
+    ]
+    many, few = (tf.keras.layers.Input((), dtype="int64") for _ in layers)
+    both = tf.keras.layers.concatenate([layers[0](many), layers[1](few)])
+    model = tf.keras.Model([many, few], tf.keras.layers.Dense(1)(both))
+    model.compile(tfs.keras.AdamAsync(0.1), loss="mse")
+    ids = np.arange(20, dtype=np.int64)
+    x, y = [ids, ids % 3], np.ones([20, 1], np.float32)
+    history = tfs.keras.fit(model, x, y, batch_size=20, verbose=0).history
+    found = {name: value for name, value in history.items() if name.startswith("rows")}
+    assert found == {"rows/items": [20], "rows/items#2": [3]}
+
+
 def test_fit_says_that_a_table_was_full_although_it_evicts(caplog):
     told, at_ends = [], []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -39,9 +40,13 @@ def _of_all(
     except ValueError:  # of a Sequential of Keras 2 that is not built
         return {}
     found: dict[str, _Of] = {}
+    # Layers may have tables of one name, which checkpoints number in the same way.
+    seen: collections.Counter[str] = collections.Counter()
     with compat.apart_from_closures():
         for tables in tables_with(DynamicTables, variables):
-            found |= of_some(tables)
+            for name, of_table in of_some(tables).items():
+                seen[name] += 1
+                found[name if seen[name] == 1 else f"{name}#{seen[name]}"] = of_table
     return found
 
 

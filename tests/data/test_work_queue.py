@@ -86,8 +86,27 @@ def test_saved_queue_goes_on_in_another_one():
     other.restore(queue.save())
     # The fourth item was not finished.
     assert sorted(read[:3] + lists(other.dataset())) == list(range(10))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="other items"):
-        tfs.data.WorkQueue(11).restore(queue.save())
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"seed=0\. Received.*seed=1"
+    ):
+        tfs.data.WorkQueue(10, shuffle=True).restore(queue.save())
+
+
+def test_queues_of_one_name_and_of_a_state_have_the_same_items_in_the_same_order():
+    files = ["a", "b", "c"]
+    queue = tfs.data.WorkQueue(files, name="of files")
+    paths = [pathlib.Path(file) for file in files]
+    same = tfs.data.WorkQueue(paths, name="of files")
+    assert lists(same.dataset()) == files
+    assert queue.stats()["done"] == 3
+    others = [["b", "a", "c"], ["a", "bc", ""], 3, [0, 1, 2], [0.0, 1.0, 2.0]]
+    for items in others:
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match="of files exists with"
+        ):
+            tfs.data.WorkQueue(items, name="of files").stats()
+        with pytest.raises(tf.errors.InvalidArgumentError, match="with these items"):
+            tfs.data.WorkQueue(items).restore(queue.save())
 
 
 def test_an_epoch_begins_with_what_readers_had_not_finished():
@@ -172,6 +191,12 @@ def test_coordinator_that_stops_is_not_the_end_of_a_sessions_items():
     [
         ({"items": []}, "items must be a number, or a sequence of at least one item"),
         ({"items": "file"}, "items must be a number, or a sequence"),
+        (
+            {"items": [1, "a"]},
+            r"numbers, or strings and paths. Received: items=\[1, 'a'",
+        ),
+        ({"items": [None]}, "numbers, or strings and paths"),
+        ({"items": [[1], [2, 3]]}, "numbers, or strings and paths"),
         ({"items": 0}, "`items` must be a whole number of at least 1"),
         ({"items": 2.5}, "`items` must be a whole number"),
         ({"items": 3, "num_epochs": 0}, "`num_epochs` must be a whole number"),

@@ -110,9 +110,9 @@ def test_restored_queue_goes_on_and_others_states_are_refused():
     assert len(set(left)) == 2
     assert stats(other)["done"] == 3
     for handle in (queue(4, shuffle=True, seed=5), queue(3)):
-        with pytest.raises(tf.errors.InvalidArgumentError, match="other items, epochs"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="these items, epochs"):
             ops.work_queue_restore(handle, state)
-    changed = tf.tensor_scatter_nd_update(state, [[4]], [-1])
+    changed = tf.tensor_scatter_nd_update(state, [[5]], [-1])
     for bad in (state[:-1], tf.zeros([2, 2], tf.int64), changed):
         with pytest.raises(tf.errors.InvalidArgumentError, match="state"):
             ops.work_queue_restore(other, bad)

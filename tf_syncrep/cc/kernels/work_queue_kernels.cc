@@ -84,6 +84,7 @@ class WorkQueueOp final : public CountedResourceOp<WorkQueueResource> {
     int64_t seed;
     float lease;
     OP_REQUIRES_OK(ctx, ctx->GetAttr("num_items", &options_.num_items));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("fingerprint", &options_.fingerprint));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("num_epochs", &options_.num_epochs));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("shuffle", &options_.shuffle));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("seed", &seed));
@@ -127,7 +128,7 @@ class WorkQueueOp final : public CountedResourceOp<WorkQueueResource> {
     return absl::StrCat(
         "num_items=", options.num_items, ", num_epochs=", options.num_epochs,
         ", shuffle=", options.shuffle ? "true" : "false",
-        ", seed=", options.seed,
+        ", seed=", options.seed, ", fingerprint=", options.fingerprint,
         ", lease_secs=", std::chrono::duration<double>(options.lease).count());
   }
 
@@ -241,8 +242,16 @@ class StatsOp final : public OpKernel {
 // A queue's state begins with numbers that must match the queue: of items and
 // epochs, and the order.
 std::vector<int64_t> Signature(const WorkQueueOptions& options) {
-  return {options.num_items, options.num_epochs, options.shuffle ? 1 : 0,
+  return {options.num_items, options.fingerprint, options.num_epochs,
+          options.shuffle ? 1 : 0,
           options.shuffle ? static_cast<int64_t>(options.seed) : 0};
+}
+
+std::string DescribeSignature(const int64_t* numbers) {
+  return absl::StrCat("num_items=", numbers[0], " of fingerprint ", numbers[1],
+                      ", num_epochs=", numbers[2],
+                      ", shuffle=", numbers[3] != 0 ? "true" : "false",
+                      ", seed=", numbers[4]);
 }
 
 class SaveOp final : public OpKernel {
@@ -289,9 +298,10 @@ class RestoreOp final : public OpKernel {
     OP_REQUIRES(
         ctx, std::equal(signature.begin(), signature.end(), numbers),
         absl::InvalidArgumentError(absl::StrCat(
-            "the state is of a work queue of other items, epochs or order: of ",
-            numbers[0], " items and ", numbers[1], " epochs, where this has ",
-            signature[0], " and ", signature[1])));
+            "the state must be of a work queue with these items, epochs and "
+            "order: ",
+            DescribeSignature(signature.data()),
+            ". Received: the state of one with ", DescribeSignature(numbers))));
     const int64_t* const counters = numbers + signature.size();
     WorkQueueState state = {counters[0], counters[1], counters[2],
                             counters[3], counters[4], counters[5],

@@ -20,6 +20,8 @@ namespace tf_syncrep {
 
 struct WorkQueueOptions {
   int64_t num_items = 1;
+  // Tells the items from others, if there are equally many.
+  int64_t fingerprint = 0;
   // How often each item is read; 0 means without end.
   int64_t num_epochs = 1;
   bool shuffle = false;

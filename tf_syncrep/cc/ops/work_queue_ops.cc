@@ -28,6 +28,7 @@ REGISTER_OP("Syncrep>WorkQueue")
     .Attr("num_epochs: int = 1")
     .Attr("shuffle: bool = false")
     .Attr("seed: int = 0")
+    .Attr("fingerprint: int = 0")
     .Attr("lease_secs: float = 600.0")
     .Attr("container: string = ''")
     .Attr("shared_name: string = ''")
@@ -45,6 +46,8 @@ num_items: How many items there are, at least 1.
 num_epochs: How often each is to be read; 0 for again and again.
 shuffle: Whether each epoch has an order of its own.
 seed: The seed of these orders.
+fingerprint: Tells these items from others. It is no part of the queue, but has to be the
+  same in all ops that find it, and in states that it continues from.
 lease_secs: How long a reader may take for an item before another one gets it.
 container: The resource container in which the queue lives.
 shared_name: The name by which others find the queue on its task.

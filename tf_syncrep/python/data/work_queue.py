@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_syncrep.python.data import session_takes
+from tf_syncrep.python.data.items import as_items, fingerprint
 from tf_syncrep.python.ops import sync_gate_ops, work_queue_ops
 from tf_syncrep.python.sync.arguments import check_count, check_positive, check_whole
 
@@ -21,7 +22,7 @@ _streams = itertools.count()
 
 # Where the waiting items begin in a queue's state, as the op saves it: pairs of an
 # epoch and an item.
-_ITEMS_OF_STATE = 12
+_ITEMS_OF_STATE = 13
 
 # One list for each `queues_used` that is open. Tracing, which fills them, happens on
 # one thread.
@@ -53,7 +54,8 @@ class WorkQueue:
     readers begin when the queue runners start, as MonitoredTrainingSession starts them.
 
     ```python
-    queue = tfs.data.WorkQueue(tf.io.gfile.glob("logs/*.csv"), num_epochs=None)
+    files = sorted(tf.io.gfile.glob("logs/*.csv"))
+    queue = tfs.data.WorkQueue(files, num_epochs=None)
 
 
     def dataset(context):
@@ -78,9 +80,11 @@ class WorkQueue:
     read, since these may come back.
 
     Args:
-        items: the items to read: file names, say, or anything that is a tensor with an
-            item in each row; or the number of items, which are then the numbers from 0;
-            or a `range` of numbers. Numbers and ranges take no memory.
+        items: the items to read: file names or paths, say, or anything that is a tensor
+            with an item in each row; or the number of items, which are then the numbers
+            from 0; or a `range` of numbers. Numbers and ranges take no memory. All that
+            find a queue by its name must give the same items in the same order, so sort
+            what lists a folder.
         num_epochs: how often each item is read; None for again and again.
         shuffle: whether each epoch has an order of its own.
         seed: the seed of these orders.
@@ -97,7 +101,10 @@ class WorkQueue:
         num_epochs: how often they are read; None for again and again.
 
     Raises:
-        ValueError: there are no items, or an argument is out of range.
+        ValueError: there are no items, or other things than numbers, strings and paths,
+            or an argument is out of range.
+        tf.errors.InvalidArgumentError: there is a queue of this name with other items
+            or other arguments.
     """
 
     def __init__(
@@ -109,25 +116,13 @@ class WorkQueue:
         lease_secs: float = 600.0,
         name: str | None = None,
     ):
-        given = items
-        if not isinstance(items, range):
-            items = np.asarray(items)
-            if items.ndim > 0 and items.dtype.kind in "SU":
-                # Strings of one length would lose the zeros at their ends.
-                items = np.asarray(given, object)
-            if items.ndim == 0 and items.dtype.kind not in "SU":
-                items = range(check_count("items", items.item()))
-        self.items: np.ndarray | range = items
-        if getattr(items, "ndim", 1) == 0 or not len(items):
-            raise ValueError(
-                "items must be a number, or a sequence of at least one item. "
-                f"Received: items={given!r}"
-            )
+        self.items: np.ndarray | range = as_items(items)
         self.num_epochs: int | None = (
             None if num_epochs is None else check_count("num_epochs", num_epochs)
         )
         self._options = {
             "num_items": len(self.items),
+            "fingerprint": fingerprint(self.items),
             "num_epochs": self.num_epochs or 0,
             "shuffle": bool(shuffle),
             "seed": check_whole("seed", seed),

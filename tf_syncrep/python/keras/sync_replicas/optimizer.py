@@ -245,6 +245,8 @@ class SyncReplicas(RoundsOptimizer):
     def remove_observer(self, observer: Observer) -> None:
         """Removes a function that was passed to `add_observer`.
 
+        One that is gone already, because it has raised an error, stays away.
+
         Args:
             observer: the function.
         """

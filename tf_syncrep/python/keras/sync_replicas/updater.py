@@ -1,6 +1,7 @@
 """The updater of SyncReplicas: the coordinator's thread that applies full rounds."""
 
 import atexit
+import contextlib
 import re
 import threading
 import time
@@ -147,6 +148,11 @@ class Updater:
             f"and restore a checkpoint. Received: {self._error}",
         )
 
+    def remove_observer(self, observer: Observer) -> None:
+        """Removes an observer, unless it is gone already because it has failed."""
+        with contextlib.suppress(ValueError):
+            self.observers.remove(observer)
+
     def between_updates(self, function: Callable[[], None]) -> None:
         """Calls a function in the thread, between two updates, and waits for it.
 
@@ -291,7 +297,7 @@ class Updater:
                 observer(step)
             except Exception as error:
                 logging.exception("SyncReplicas: an observer failed: %s", error)
-                self.observers.remove(observer)
+                self.remove_observer(observer)
 
     def _wait_for_targets(self, generation: Any, stopping: threading.Event) -> None:
         """Waits until a train step was traced, so that the variables are known."""

@@ -178,6 +178,25 @@ def evaluation(strategy):
     }
 
 
+def averages_with_a_frozen_layer(strategy):
+    """The weights after two trainings at rate 0, in the second of which one is frozen.
+
+    They are all ones in the layer that is frozen, and zeros in the other.
+    """
+    layers = tf.keras.layers
+    options = {"use_bias": False}
+    with strategy.scope():
+        frozen = layers.Dense(2, kernel_initializer="ones", **options)
+        trained = layers.Dense(2, kernel_initializer="zeros", **options)
+        model = tf.keras.Sequential([layers.Input((2,)), frozen, trained])
+        optimizer = tf.keras.optimizers.SGD(0.0, use_ema=True)
+    for is_trainable in (True, False):
+        frozen.trainable = is_trainable
+        model.compile(optimizer, loss="mse")
+        tfs.keras.fit(model, np.ones([4, 2]), np.ones([4, 2]), verbose=0)
+    return [x.tolist() for x in model.get_weights()]
+
+
 class Watch(tf.keras.callbacks.Callback):
     """Notes what it was told of batches and the end; may fail after five batches."""
 
@@ -400,6 +419,7 @@ def trainings():
         "readers": readers(strategy),
         "refusals": refusals(strategy),
         "warnings of NaN": warnings_of_nan(strategy),
+        "averages": averages_with_a_frozen_layer(strategy),
         "board": board_without_its_package(strategy),
     }
 
@@ -481,6 +501,10 @@ def test_what_cannot_be_is_refused_in_one_sentence(training, what):
 )
 def test_what_a_step_finds_out_is_told_in_one_sentence(training, what, message):
     assert message in training["refusals"][what]
+
+
+def test_averages_of_stock_optimizers_are_those_of_their_variables(training):
+    assert sorted(training["averages"]) == [2 * [[0.0, 0.0]], 2 * [[1.0, 1.0]]]
 
 
 def test_loss_that_is_no_number_is_one_line_of_the_log(training):

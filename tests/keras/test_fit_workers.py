@@ -67,7 +67,16 @@ REFUSALS = {
     "dataset_made_outside": "A function given for x must make its dataset from the "
     "beginning, as it is made on each worker. Received: one that uses a dataset made "
     "outside of it",
-    "no_steps": "steps_per_epoch must be at least 1. Received: steps_per_epoch=0",
+    "no_steps": "`steps_per_epoch` must be a whole number of at least 1. Received: "
+    "steps_per_epoch=0",
+    "no_steps_of_validation": "`validation_steps` must be a whole number of at least "
+    "1. Received: validation_steps=0",
+    "no_number_of_epochs": "`epochs` must be a whole number of at least 0. Received: "
+    "epochs='3'",
+    "no_steps_of_evaluate": "`steps` must be a whole number of at least 1. Received: "
+    "steps=0",
+    "no_steps_of_predict": "`steps` must be a whole number of at least 1. Received: "
+    "steps=-1",
     "empty": "`x` must have a batch. Received: an empty dataset",
     "empty_in_the_end": "`x` must have a batch. Received: an empty dataset",
     "empty_arrays": "`x` must have a batch. Received: an empty dataset",
@@ -365,6 +374,12 @@ def refusals(strategy):
         "function_of_something_else": (compiled, lambda _: 3, one_step),
         "dataset_made_outside": (compiled, lambda _: good.map(lambda *x: x)),
         "no_steps": (compiled, good, {"steps_per_epoch": 0}),
+        "no_steps_of_validation": (
+            compiled,
+            good,
+            {**validated, "validation_steps": np.int64(0)},
+        ),
+        "no_number_of_epochs": (compiled, good, {"epochs": "3"}),
         "empty": (compiled, good.take(0)),
         "empty_in_the_end": (compiled, good.filter(lambda *_: False)),
         "empty_on_workers": (compiled, nothing, one_step),
@@ -379,7 +394,11 @@ def refusals(strategy):
     def fit(make, data, options=None):
         tfs.keras.fit(make(), data, verbose=0, **(options or {}))
 
-    return {name: error_of(fit, *case) for name, case in cases.items()}
+    return {
+        **{name: error_of(fit, *case) for name, case in cases.items()},
+        "no_steps_of_evaluate": error_of(tfs.keras.evaluate, compiled(), good, steps=0),
+        "no_steps_of_predict": error_of(tfs.keras.predict, compiled(), good, steps=-1),
+    }
 
 
 def warnings_of_nan(strategy):

@@ -16,6 +16,7 @@ from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.sync_replicas import keeping, ordering
 from tf_syncrep.python.keras.sync_replicas.cluster_ops import ClusterOps
 from tf_syncrep.python.keras.sync_replicas.rounds import Observer
+from tf_syncrep.python.keras.sync_replicas.settings import settings_of
 from tf_syncrep.python.keras.sync_replicas.update_context import UpdateContext
 from tf_syncrep.python.keras.tables.maintenance import (
     Maintenance,
@@ -91,20 +92,31 @@ class Updater:
         # those of workers, which do not wait for the calls of another thread.
         self._open_fn = _function(ops.open)
         self._heard_of_fn = _function(self._be_heard_of)
-        self._wait_and_apply_fn = _function(self._wait_and_apply)
         self._flush_fn = _function(ops.flush)
-        self._apply_fn = _function(self._apply)
         self._drain_fn = _function(ops.drain)
         self._cancel_fn = _function(ops.cancel_updater)
         self._fail_fn = _function(ops.fail)
+        self._make_functions_of_updates()
 
     @property
     def is_running(self) -> bool:
         """Whether a training has begun, and was not told to end yet."""
         return self._thread is not None
 
+    def _make_functions_of_updates(self) -> None:
+        """Makes those functions that are traced with the optimizer's settings."""
+        self._wait_and_apply_fn = _function(self._wait_and_apply)
+        self._apply_fn = _function(self._apply)
+        # The settings at each trace of these functions.
+        self._traced_with: list[dict[str, Any]] = []
+
     def start(self) -> None:
         """Opens the gate for a new training and starts the thread."""
+        settings = settings_of(self._optimizer)
+        # They are kept while nothing has changed, since to trace a function takes long,
+        # and waits for every task.
+        if any(traced_with != settings for traced_with in self._traced_with):
+            self._make_functions_of_updates()
         self._error = None
         # It is a new event, so that a thread that an earlier training has left behind
         # does not go on in this one.
@@ -320,6 +332,7 @@ class Updater:
         self._apply(generation, self._ops.wait_quorum(generation, _WAIT_SECS))
 
     def _apply(self, generation: tf.Tensor, quorum: tf.Tensor) -> None:
+        self._traced_with.append(settings_of(self._optimizer))
         gradients, variables = self._ops.take(quorum)
         # Ops without a device of their own are placed beside the gate, since an update
         # waits for a call whenever it goes from one task to another.

@@ -10,6 +10,16 @@ import tf_syncrep as tfs
 from tf_syncrep.python.keras.fit import checks, loss_warning
 from tf_syncrep.python.keras.fit.reading_order import differs_between_workers
 
+# Arguments of fit, evaluate and predict.
+COUNTS = (
+    "batch_size",
+    "steps",
+    "steps_per_epoch",
+    "validation_steps",
+    "validation_batch_size",
+)
+EPOCHS = ("epochs", "initial_epoch")
+
 keras_3_only = pytest.mark.skipif(
     not keras_variants.IS_KERAS_3, reason="Keras 2 reads rows, and has several workers"
 )
@@ -113,6 +123,27 @@ def test_frequency_that_never_validates_is_refused_before_training(frequency):
     model.compile("sgd", loss="mse")
     with pytest.raises(ValueError, match="`validation_freq` must be a whole number"):
         tfs.keras.fit(model, validation_data=((), ()), validation_freq=frequency)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "rule"),
+    [
+        *((n, x, "of at least 1") for n in COUNTS for x in (0, -1, 2.5, np.nan, "3")),
+        *((n, x, "of at least 0") for n in EPOCHS for x in (-1, 1.5, "3", None)),
+        *(("verbose", x, '"auto", or a whole number') for x in ("2", -1, 1.5, None)),
+        *(("validation_split", x, "in the range") for x in (-0.5, 1, 1.5, np.nan)),
+        ("validation_split", "0.2", "must be a number"),
+    ],
+)
+def test_number_that_is_wrong_is_refused_by_its_name(name, wrong, rule):
+    with pytest.raises(ValueError, match=f"`{name}` .*{rule}.* Received: {name}="):
+        checks.refuse_wrong_numbers(**{"verbose": 1, name: wrong})
+
+
+def test_numbers_that_are_right_are_taken():
+    numbers = dict.fromkeys(COUNTS)
+    checks.refuse_wrong_numbers("auto", 0, 3, None, **numbers)
+    checks.refuse_wrong_numbers(True, 1, 0, 0.25, **{**numbers, "steps": 1})
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,8 @@ def test_a_line_every_five_seconds_and_one_at_the_end(lines, clock, capsys):
     clock["now"] += 60  # this is no time of training
     lines.on_test_batch_end(3, {"loss": 9.0})
     lines.on_test_end({"loss": 9.0})
-    lines.on_epoch_end(1, {"loss": 0.5, "f1": np.ones(2), "val_loss": np.float32(2)})
+    shown = {"loss": 0.5, "f1": np.ones(2), "val_loss": np.float32(2)}
+    lines.on_epoch_end(1, {"phase": "warm-up", "best": None, **shown})
     assert capsys.readouterr().out.splitlines() == [
         "epoch 2/3: 17/40 steps, 3.3 steps/s - loss: 0.05882",
         "epoch 2/3: 34/40 steps, 3.3 steps/s - loss: 0.02941",

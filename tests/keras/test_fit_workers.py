@@ -67,7 +67,16 @@ REFUSALS = {
     "dataset_made_outside": "A function given for x must make its dataset from the "
     "beginning, as it is made on each worker. Received: one that uses a dataset made "
     "outside of it",
-    "no_steps": "steps_per_epoch must be at least 1. Received: steps_per_epoch=0",
+    "no_steps": "`steps_per_epoch` must be a whole number of at least 1. Received: "
+    "steps_per_epoch=0",
+    "no_steps_of_validation": "`validation_steps` must be a whole number of at least "
+    "1. Received: validation_steps=0",
+    "no_number_of_epochs": "`epochs` must be a whole number of at least 0. Received: "
+    "epochs='3'",
+    "no_steps_of_evaluate": "`steps` must be a whole number of at least 1. Received: "
+    "steps=0",
+    "no_steps_of_predict": "`steps` must be a whole number of at least 1. Received: "
+    "steps=-1",
     "empty": "`x` must have a batch. Received: an empty dataset",
     "empty_in_the_end": "`x` must have a batch. Received: an empty dataset",
     "empty_arrays": "`x` must have a batch. Received: an empty dataset",
@@ -176,6 +185,25 @@ def evaluation(strategy):
         "actual": results,
         "functions of second calls": len(traced),
     }
+
+
+def averages_with_a_frozen_layer(strategy):
+    """The weights after two trainings at rate 0, in the second of which one is frozen.
+
+    They are all ones in the layer that is frozen, and zeros in the other.
+    """
+    layers = tf.keras.layers
+    options = {"use_bias": False}
+    with strategy.scope():
+        frozen = layers.Dense(2, kernel_initializer="ones", **options)
+        trained = layers.Dense(2, kernel_initializer="zeros", **options)
+        model = tf.keras.Sequential([layers.Input((2,)), frozen, trained])
+        optimizer = tf.keras.optimizers.SGD(0.0, use_ema=True)
+    for is_trainable in (True, False):
+        frozen.trainable = is_trainable
+        model.compile(optimizer, loss="mse")
+        tfs.keras.fit(model, np.ones([4, 2]), np.ones([4, 2]), verbose=0)
+    return [x.tolist() for x in model.get_weights()]
 
 
 class Watch(tf.keras.callbacks.Callback):
@@ -346,6 +374,12 @@ def refusals(strategy):
         "function_of_something_else": (compiled, lambda _: 3, one_step),
         "dataset_made_outside": (compiled, lambda _: good.map(lambda *x: x)),
         "no_steps": (compiled, good, {"steps_per_epoch": 0}),
+        "no_steps_of_validation": (
+            compiled,
+            good,
+            {**validated, "validation_steps": np.int64(0)},
+        ),
+        "no_number_of_epochs": (compiled, good, {"epochs": "3"}),
         "empty": (compiled, good.take(0)),
         "empty_in_the_end": (compiled, good.filter(lambda *_: False)),
         "empty_on_workers": (compiled, nothing, one_step),
@@ -360,7 +394,11 @@ def refusals(strategy):
     def fit(make, data, options=None):
         tfs.keras.fit(make(), data, verbose=0, **(options or {}))
 
-    return {name: error_of(fit, *case) for name, case in cases.items()}
+    return {
+        **{name: error_of(fit, *case) for name, case in cases.items()},
+        "no_steps_of_evaluate": error_of(tfs.keras.evaluate, compiled(), good, steps=0),
+        "no_steps_of_predict": error_of(tfs.keras.predict, compiled(), good, steps=-1),
+    }
 
 
 def warnings_of_nan(strategy):
@@ -400,6 +438,7 @@ def trainings():
         "readers": readers(strategy),
         "refusals": refusals(strategy),
         "warnings of NaN": warnings_of_nan(strategy),
+        "averages": averages_with_a_frozen_layer(strategy),
         "board": board_without_its_package(strategy),
     }
 
@@ -481,6 +520,10 @@ def test_what_cannot_be_is_refused_in_one_sentence(training, what):
 )
 def test_what_a_step_finds_out_is_told_in_one_sentence(training, what, message):
     assert message in training["refusals"][what]
+
+
+def test_averages_of_stock_optimizers_are_those_of_their_variables(training):
+    assert sorted(training["averages"]) == [2 * [[0.0, 0.0]], 2 * [[1.0, 1.0]]]
 
 
 def test_loss_that_is_no_number_is_one_line_of_the_log(training):

@@ -19,6 +19,7 @@ from combinations import thinned
 from keras_variants import LEARNING_RATE
 
 import tf_syncrep as tfs
+from tf_syncrep.python.keras import compat
 
 ROWS, DIM = 7, 3
 K = 2  # batches of a round
@@ -246,6 +247,26 @@ def test_updates_are_the_twins(name, option):
     is_averaged = OPTIONS[option].get("use_ema")
     final = training.twin.averages if is_averaged else training.twin.values
     assert_values(training.model.get_weights(), final)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        tf.keras.optimizers.SGD,
+        tfs.keras.SGD,
+        lambda **options: tfs.keras.SyncReplicas(tf.keras.optimizers.SGD(**options), 1),
+        lambda **options: tfs.keras.TableOptimizers(tf.keras.optimizers.SGD(**options)),
+    ],
+    ids=["stock", "ours", "SyncReplicas", "TableOptimizers"],
+)
+def test_averages_go_to_their_own_variables_also_where_others_are_frozen(make):
+    frozen, trained = tf.Variable([1.0, 1.0]), tf.Variable([0.0, 0.0])
+    optimizer = make(use_ema=True)
+    optimizer.build([frozen, trained])
+    optimizer.apply_gradients([(tf.zeros([2]), frozen), (tf.zeros([2]), trained)])
+    frozen.assign([3.0, 3.0])  # such as weights that were loaded
+    compat.finalize_variable_values(optimizer, [trained])
+    assert_values([frozen.numpy(), trained.numpy()], [[3.0, 3.0], [0.0, 0.0]])
 
 
 class BesideItself:

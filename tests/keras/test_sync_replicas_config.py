@@ -83,6 +83,37 @@ def test_inner_optimizer_can_be_named():
     assert isinstance(optimizer.inner_optimizer, tf.keras.optimizers.SGD)
 
 
+@pytest.mark.parametrize(
+    ("make", "name", "value"),
+    [
+        (make, "replicas_to_aggregate", 2),
+        (make, "total_num_replicas", 2),
+        (make, "lease_secs", 5.0),
+        (make, "start_secs", 5.0),
+        (make, "reject_nonfinite", True),
+        (make, "spares", False),
+        (lambda: tfs.keras.GradientAccumulation("sgd", 4), "num_batches", 2),
+    ],
+)
+def test_what_rounds_have_taken_cannot_be_set_any_more(make, name, value):
+    optimizer = make()
+    before = getattr(optimizer, name)
+    remedy = "`configure`" if "replicas" in name else "make another optimizer"
+    with pytest.raises(
+        AttributeError, match=f"`{name}` of .* {remedy}. Received: {name}={value}"
+    ):
+        setattr(optimizer, name, value)
+    assert getattr(optimizer, name) == before
+
+
+def test_numbers_that_are_configured_are_those_of_the_optimizer():
+    optimizer = make()
+    optimizer.configure(2, 3)
+    assert optimizer.replicas_to_aggregate == 2
+    assert optimizer.total_num_replicas == 3
+    assert make().replicas_to_aggregate == 4
+
+
 def test_config_holds_every_argument():
     options = {
         "replicas_to_aggregate": 4,

@@ -17,6 +17,7 @@ from unittest import mock
 import clusters
 import keras_sync_replicas as helpers
 import keras_variants
+import numpy as np
 import programs
 import pytest
 import sync_accounting
@@ -138,6 +139,33 @@ def other_quorums(strategy):
     callback = tf.keras.callbacks.LambdaCallback(on_epoch_end=configure)
     fit(model, steps=9, epochs=3, callbacks=[callback])
     return recorder.result()
+
+
+def changed_settings(strategy):
+    """How far each of several trainings moves, after the optimizer was changed."""
+    model, optimizer, _ = helpers.make(strategy, 1, 1)
+    updater = optimizer._rounds._updater
+    decay = tf.keras.optimizers.schedules.PiecewiseConstantDecay
+    changes = {
+        "none": {},
+        "none again": {},
+        "clipped": {"global_clipnorm": 1e-3},
+        "decayed": {"global_clipnorm": None, "weight_decay": 1000.0},
+    }
+    if keras_variants.IS_KERAS_3:  # Keras 2 makes a variable in the step for it.
+        schedule = decay([1000], [0.0, 0.1])
+        changes["scheduled"] = {"weight_decay": None, "learning_rate": schedule}
+    moved, functions = {}, []
+    for name, change in changes.items():
+        for attribute, value in change.items():
+            setattr(optimizer, attribute, value)
+        before = helpers.weights_of(model)
+        fit(model, steps=1)
+        after = helpers.weights_of(model)
+        moves = [x - y for x, y in zip(after, before, strict=True)]
+        moved[name] = float(np.sqrt(sum(np.sum(x**2) for x in moves)))
+        functions.append(updater._wait_and_apply_fn)
+    return {"moved": moved, "kept": functions[0] is functions[1]}
 
 
 def slow_rounds(strategy):
@@ -297,6 +325,7 @@ TRAININGS = [
     several_steps_at_once,
     strategy_run,
     other_quorums,
+    changed_settings,
     slow_rounds,
     error_in_a_closure,
     error_in_an_update,
@@ -399,6 +428,17 @@ def test_quorum_changed_while_running_holds_from_the_next_round_on(results):
     counts = [3] * 4 + [2] * 4 + [1] * (result["stats"]["updates"] - 8)
     assert len(counts) > 9
     assert_exact(result, counts)
+
+
+def test_settings_of_the_optimizer_hold_from_the_next_training_on(results):
+    moved = results["changed_settings"]["moved"]
+    rate = 0.1
+    assert moved["none"] > 2 * rate * 1e-3
+    assert moved["clipped"] == pytest.approx(rate * 1e-3, rel=1e-3)
+    assert moved["decayed"] > 10 * moved["none"]
+    assert moved.get("scheduled", 0.0) == 0.0
+    # As long as nothing changes, nothing is traced again.
+    assert results["changed_settings"]["kept"]
 
 
 def test_error_in_a_closure_is_raised_and_the_next_fit_works(results):

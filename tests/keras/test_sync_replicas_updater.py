@@ -9,18 +9,24 @@ import tensorflow as tf
 
 from tf_syncrep.python.keras.sync_replicas import updater as updaters
 from tf_syncrep.python.keras.sync_replicas.cluster_ops import ClusterOps
+from tf_syncrep.python.keras.sync_replicas.cluster_rounds import ClusterRounds
 
 DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 
 @pytest.fixture
-def updater():
+def rounds():
     ops = ClusterOps(1, 1, 60.0, 600.0, False, True, DEVICE)
     optimizer = types.SimpleNamespace(iterations=tf.Variable(0, dtype=tf.int64))
     strategy = tf.distribute.get_strategy()
-    made = updaters.Updater(ops, strategy, optimizer, update=None)
+    made = ClusterRounds(ops, strategy, optimizer, update=None)
     yield made
     made.close()
+
+
+@pytest.fixture
+def updater(rounds):
+    return rounds._updater
 
 
 def test_close_takes_seconds_where_no_task_answers(updater, monkeypatch):
@@ -40,7 +46,9 @@ def test_close_takes_seconds_where_no_task_answers(updater, monkeypatch):
     assert not thread.is_alive()
 
 
-def test_observer_that_fails_is_called_no_more_and_ends_nothing(updater, caplog):
+def test_observer_that_fails_is_called_no_more_and_ends_nothing(
+    rounds, updater, caplog
+):
     told, is_told = [], threading.Event()
 
     def fail(step):
@@ -55,4 +63,5 @@ def test_observer_that_fails_is_called_no_more_and_ends_nothing(updater, caplog)
         updater.close()
     assert told == [0]
     assert "disk full" in caplog.text
+    rounds.remove_observer(fail)  # whoever has added it removes it at the end
     assert updater.cause is None

@@ -59,12 +59,13 @@ def check_number(name: str, value: Any, *, below: float = math.inf) -> float:
     return number
 
 
-def check_count(name: str, value: Any) -> int:
-    """Checks that an argument is a whole number of at least 1.
+def check_count(name: str, value: Any, *, least: int = 1) -> int:
+    """Checks that an argument is a whole number of at least `least`.
 
     Args:
         name: the argument's name.
         value: the argument's value.
+        least: the least number that is allowed.
 
     Returns:
         The value as an int.
@@ -72,9 +73,10 @@ def check_count(name: str, value: Any) -> int:
     Raises:
         ValueError: the value is not such a number.
     """
-    if not _is(numbers.Integral, value) or value < 1:
+    if not _is(numbers.Integral, value) or value < least:
         raise ValueError(
-            f"`{name}` must be a whole number of at least 1. Received: {name}={value!r}"
+            f"`{name}` must be a whole number of at least {least}. "
+            f"Received: {name}={value!r}"
         )
     return int(value)
 

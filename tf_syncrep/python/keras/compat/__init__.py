@@ -29,6 +29,7 @@ these inner optimizers, and it has the `iterations` of the first one.
   each with its variable; none of them is None.
 """
 
+from tf_syncrep.python.keras.compat.averages import finalize_variable_values
 from tf_syncrep.python.keras.compat.cancellation import apart_from_closures
 from tf_syncrep.python.keras.compat.executors import isolate_workers
 from tf_syncrep.python.keras.compat.native import (
@@ -66,6 +67,7 @@ __all__ = [
     "SlotOptimizer",
     "apart_from_closures",
     "compiled_by_xla",
+    "finalize_variable_values",
     "forget",
     "holds_numbered_slots",
     "holds_values_of",

@@ -147,6 +147,17 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
         if self.use_ema:
             _merge(self._move_averages)
 
+    def _overwrite_model_variables_with_average_value(self, trainable_variables):
+        # The base class takes averages by position, and so those of other variables if
+        # some of those with which the optimizer was built are not trained any more.
+        averages = self._model_variables_moving_average
+        for variable in filter(self.has_slots_of, trainable_variables):
+            average = averages[self.slot_index(variable)]
+            if average is not None:
+                self._distribution_strategy.extended.update(
+                    native(variable), lambda v, a: v.assign(a), args=(native(average),)
+                )
+
     def _apply_weight_decay(self, variables):
         if self.weight_decay:
             decayed = [native(v) for v in variables if self._use_weight_decay(v)]

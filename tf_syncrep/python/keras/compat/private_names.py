@@ -37,6 +37,7 @@ if IS_KERAS_3:
             "_backend_apply_gradients",
             "_clip_gradients",
             "_iterations",
+            "_overwrite_model_variables_with_average_value",
         ],
         tf.keras.callbacks.BackupAndRestore: ["_initial_epoch"],
         tf.keras.layers.Layer: ["_seed_generators"],

@@ -170,6 +170,16 @@ def fit(
                 validation_batch_size=validation_batch_size,
                 validation_freq=validation_freq,
             )
+    checks.refuse_wrong_numbers(
+        verbose,
+        epochs,
+        initial_epoch,
+        validation_split,
+        batch_size=batch_size,
+        steps_per_epoch=steps_per_epoch,
+        validation_steps=validation_steps,
+        validation_batch_size=validation_batch_size,
+    )
     checks.refuse_uncompiled(model)
     checks.refuse_what_cannot_be(model)
     if prefetch_rows:
@@ -286,6 +296,7 @@ def evaluate(
                 callbacks=callbacks,
                 return_dict=return_dict,
             )
+    checks.refuse_wrong_numbers(verbose, batch_size=batch_size, steps=steps)
     checks.refuse_uncompiled(model)
     checks.refuse_what_cannot_be(model)
     batches = inputs.evaluation_batches(x, y, sample_weight, batch_size, steps)
@@ -343,6 +354,7 @@ def predict(
                 steps=steps,
                 callbacks=callbacks,
             )
+    checks.refuse_wrong_numbers(verbose, batch_size=batch_size, steps=steps)
     checks.refuse_what_cannot_be(model)
     batches = inputs.evaluation_batches(x, None, None, batch_size, steps)
     build(model, batches.first, "predict")

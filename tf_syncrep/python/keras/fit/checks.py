@@ -14,7 +14,7 @@ from tf_syncrep.python.keras.embedding.embedding import Embedding
 from tf_syncrep.python.keras.embedding.growing_layer import GrowingLayer
 from tf_syncrep.python.keras.parts import optimizers_of
 from tf_syncrep.python.keras.sync_replicas.optimizer import SyncReplicas
-from tf_syncrep.python.sync.arguments import check_count
+from tf_syncrep.python.sync.arguments import check_count, check_number
 
 # Tables above this size are worth a warning if each step reads them whole.
 LARGE_TABLE_BYTES = 64 * 2**20
@@ -42,6 +42,39 @@ def refuse_never_to_validate(validation_freq: Any) -> None:
     """
     if isinstance(validation_freq, str) or not isinstance(validation_freq, Container):
         check_count("validation_freq", validation_freq)
+
+
+def refuse_wrong_numbers(
+    verbose: Any,
+    epochs: Any = 0,
+    initial_epoch: Any = 0,
+    validation_split: Any = None,
+    **counts: Any,
+) -> None:
+    """Raises for numbers that are out of range, or no numbers, by their names.
+
+    With some of them fit would do something else in silence: it would validate on no
+    batches, for example, or take a split of 1.5 for one of 0.5.
+
+    Args:
+        verbose: the argument of fit, evaluate or predict.
+        epochs: the argument of fit.
+        initial_epoch: the argument of fit.
+        validation_split: the argument of fit; None and 0 are without validation.
+        **counts: numbers of steps, and of examples in a batch, or None.
+    """
+    for name, count in counts.items():
+        if count is not None:
+            check_count(name, count)
+    check_count("epochs", epochs, least=0)
+    check_count("initial_epoch", initial_epoch, least=0)
+    if validation_split:
+        check_number("validation_split", validation_split, below=1)
+    if verbose != "auto" and not (isinstance(verbose, int) and verbose >= 0):
+        raise ValueError(
+            '`verbose` must be "auto", or a whole number of at least 0. '
+            f"Received: verbose={verbose!r}"
+        )
 
 
 def refuse_multi_worker(model: Any) -> None:

@@ -32,11 +32,6 @@ def training_batches(
     steps_per_epoch: int | None,
 ) -> tuple[Batches, Callable[[], Any]]:
     """Returns the batches to train on, and a function that reads the first one here."""
-    if steps_per_epoch is not None and steps_per_epoch < 1:
-        raise ValueError(
-            f"steps_per_epoch must be at least 1. "
-            f"Received: steps_per_epoch={steps_per_epoch}"
-        )
 
     def weighed(dataset: tf.data.Dataset) -> tf.data.Dataset:
         return adapter_of(dataset, y, sample_weight, class_weight=class_weight).dataset

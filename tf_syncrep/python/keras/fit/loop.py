@@ -10,6 +10,7 @@ from typing import Any
 
 from absl import logging
 
+from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.compat.position import handing_over, initial_position
 from tf_syncrep.python.keras.fit.data import NO_BATCHES, Batches
 from tf_syncrep.python.keras.fit.execution import Result
@@ -133,7 +134,7 @@ def train(
     rounds.finish(flush=flush and not model.stop_training)
     if epochs > 0 and hasattr(model.optimizer, "finalize_variable_values"):
         with model.distribute_strategy.scope():
-            model.optimizer.finalize_variable_values(model.trainable_variables)
+            compat.finalize_variable_values(model.optimizer, model.trainable_variables)
     callbacks.on_train_end(logs=epoch_logs)
 
 

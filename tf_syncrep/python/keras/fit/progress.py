@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable
@@ -121,7 +122,9 @@ class ProgressLines(tf.keras.callbacks.Callback):
         if self._clock.secs > 0:
             line += f", {self._steps / self._clock.secs:.1f} steps/s"
         for name, value in (logs or {}).items():
-            # A line has no room for vectors; SyncReport and TensorBoard show them.
-            if np.ndim(value) == 0:
-                line += f" - {name}: {float(value):.4g}"
+            # A line has no room for vectors; SyncReport and TensorBoard show them. And
+            # a callback may have put into the logs what is no number.
+            with contextlib.suppress(TypeError, ValueError):
+                if np.ndim(value) == 0:
+                    line += f" - {name}: {float(value):.4g}"
         print(line, flush=True)

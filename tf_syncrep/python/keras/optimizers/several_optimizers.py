@@ -150,7 +150,7 @@ class SeveralOptimizers(OuterOptimizer):
     def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
         """Does what each optimizer does at the end of a training."""
         for optimizer, own in self._divided(list(var_list)):
-            optimizer.finalize_variable_values(own)
+            compat.finalize_variable_values(optimizer, own)
 
 
 def _divide(gradient: Any, divisor: float) -> Any:

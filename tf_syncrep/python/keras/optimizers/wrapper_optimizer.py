@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.compat.trainer import is_optimizer_built
 from tf_syncrep.python.keras.optimizers.outer_optimizer import OuterOptimizer, update
 
@@ -86,4 +87,4 @@ class WrapperOptimizer(OuterOptimizer):
 
     def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
         """Does what the inner optimizer does at the end of a training."""
-        self.inner_optimizer.finalize_variable_values(var_list)
+        compat.finalize_variable_values(self.inner_optimizer, var_list)

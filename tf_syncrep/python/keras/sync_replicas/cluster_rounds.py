@@ -151,7 +151,7 @@ class ClusterRounds(Rounds):
 
     def remove_observer(self, observer: Observer) -> None:
         """Removes an observer."""
-        self._updater.observers.remove(observer)
+        self._updater.remove_observer(observer)
 
     def configure(self, quorum: int, total: int) -> None:
         """Changes the quorum and the number of workers from the next round on."""

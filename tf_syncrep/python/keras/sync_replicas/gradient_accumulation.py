@@ -5,6 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.sync_replicas.fixed import Fixed
 from tf_syncrep.python.keras.sync_replicas.in_process_rounds import InProcessRounds
 from tf_syncrep.python.keras.sync_replicas.rounds import RefusedRounds, Rounds
 from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import RoundsOptimizer
@@ -51,6 +52,9 @@ class GradientAccumulation(RoundsOptimizer):
     ```
     """
 
+    num_batches = Fixed[int]()
+    reject_nonfinite = Fixed[bool]()
+
     def __init__(
         self,
         inner_optimizer: Any,
@@ -61,8 +65,8 @@ class GradientAccumulation(RoundsOptimizer):
         name: str = "GradientAccumulation",
     ):
         super().__init__(inner_optimizer, name)
-        self.num_batches: int = check_count("num_batches", num_batches)
-        self.reject_nonfinite: bool = bool(reject_nonfinite)
+        self.num_batches = check_count("num_batches", num_batches)
+        self.reject_nonfinite = bool(reject_nonfinite)
         self.flush_last: bool = bool(flush_last)
         self._rounds = self._make_rounds()
 

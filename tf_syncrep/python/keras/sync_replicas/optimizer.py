@@ -9,6 +9,7 @@ import tensorflow as tf
 from tf_syncrep.python.keras import cluster, compat
 from tf_syncrep.python.keras.sync_replicas.cluster_ops import ClusterOps
 from tf_syncrep.python.keras.sync_replicas.cluster_rounds import ClusterRounds
+from tf_syncrep.python.keras.sync_replicas.fixed import Fixed
 from tf_syncrep.python.keras.sync_replicas.in_process_rounds import InProcessRounds
 from tf_syncrep.python.keras.sync_replicas.rounds import (
     Observer,
@@ -107,6 +108,13 @@ class SyncReplicas(RoundsOptimizer):
     (https://arxiv.org/abs/1604.00981).
     """
 
+    replicas_to_aggregate = Fixed[int]("call `configure`")
+    total_num_replicas = Fixed[int]("call `configure`")
+    lease_secs = Fixed[float]()
+    start_secs = Fixed[float]()
+    reject_nonfinite = Fixed[bool]()
+    spares = Fixed[bool]()
+
     def __init__(
         self,
         inner_optimizer: Any,
@@ -121,7 +129,7 @@ class SyncReplicas(RoundsOptimizer):
         name: str = "SyncReplicas",
     ):
         super().__init__(inner_optimizer, name)
-        self.replicas_to_aggregate: int = check_count(
+        self.replicas_to_aggregate = check_count(
             "replicas_to_aggregate", replicas_to_aggregate
         )
         # The value is saved as it was given, since another cluster may have other
@@ -129,13 +137,11 @@ class SyncReplicas(RoundsOptimizer):
         self._given_total = as_python(total_num_replicas)
         if total_num_replicas is None:
             total_num_replicas = cluster.num_tasks("worker") or replicas_to_aggregate
-        self.total_num_replicas: int = check_count(
-            "total_num_replicas", total_num_replicas
-        )
-        self.lease_secs: float = check_positive("lease_secs", lease_secs)
-        self.start_secs: float = check_positive("start_secs", start_secs)
-        self.reject_nonfinite: bool = bool(reject_nonfinite)
-        self.spares: bool = bool(spares)
+        self.total_num_replicas = check_count("total_num_replicas", total_num_replicas)
+        self.lease_secs = check_positive("lease_secs", lease_secs)
+        self.start_secs = check_positive("start_secs", start_secs)
+        self.reject_nonfinite = bool(reject_nonfinite)
+        self.spares = bool(spares)
         self.flush_last: bool = bool(flush_last)
         self._strategy = tf.distribute.get_strategy()
         self._rounds = self._make_rounds()
@@ -246,6 +252,8 @@ class SyncReplicas(RoundsOptimizer):
     def remove_observer(self, observer: Observer) -> None:
         """Removes a function that was passed to `add_observer`.
 
+        One that is gone already, because it has raised an error, stays away.
+
         Args:
             observer: the function.
         """
@@ -265,7 +273,7 @@ class SyncReplicas(RoundsOptimizer):
         quorum = check_count("replicas_to_aggregate", replicas_to_aggregate)
         total = check_count("total_num_replicas", total_num_replicas)
         self._rounds.configure(quorum, total)
-        self.replicas_to_aggregate, self.total_num_replicas = quorum, total
+        vars(self).update(replicas_to_aggregate=quorum, total_num_replicas=total)
         self._given_total = total
 
     def stats(self) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The updater of SyncReplicas: the coordinator's thread that applies full rounds."""
 
 import atexit
+import contextlib
 import re
 import threading
 import time
@@ -15,6 +16,7 @@ from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.sync_replicas import keeping, ordering
 from tf_syncrep.python.keras.sync_replicas.cluster_ops import ClusterOps
 from tf_syncrep.python.keras.sync_replicas.rounds import Observer
+from tf_syncrep.python.keras.sync_replicas.settings import settings_of
 from tf_syncrep.python.keras.sync_replicas.update_context import UpdateContext
 from tf_syncrep.python.keras.tables.maintenance import (
     Maintenance,
@@ -90,20 +92,31 @@ class Updater:
         # those of workers, which do not wait for the calls of another thread.
         self._open_fn = _function(ops.open)
         self._heard_of_fn = _function(self._be_heard_of)
-        self._wait_and_apply_fn = _function(self._wait_and_apply)
         self._flush_fn = _function(ops.flush)
-        self._apply_fn = _function(self._apply)
         self._drain_fn = _function(ops.drain)
         self._cancel_fn = _function(ops.cancel_updater)
         self._fail_fn = _function(ops.fail)
+        self._make_functions_of_updates()
 
     @property
     def is_running(self) -> bool:
         """Whether a training has begun, and was not told to end yet."""
         return self._thread is not None
 
+    def _make_functions_of_updates(self) -> None:
+        """Makes those functions that are traced with the optimizer's settings."""
+        self._wait_and_apply_fn = _function(self._wait_and_apply)
+        self._apply_fn = _function(self._apply)
+        # The settings at each trace of these functions.
+        self._traced_with: list[dict[str, Any]] = []
+
     def start(self) -> None:
         """Opens the gate for a new training and starts the thread."""
+        settings = settings_of(self._optimizer)
+        # They are kept while nothing has changed, since to trace a function takes long,
+        # and waits for every task.
+        if any(traced_with != settings for traced_with in self._traced_with):
+            self._make_functions_of_updates()
         self._error = None
         # It is a new event, so that a thread that an earlier training has left behind
         # does not go on in this one.
@@ -146,6 +159,11 @@ class Updater:
             "cannot go on without its variables. Start it, start this program again, "
             f"and restore a checkpoint. Received: {self._error}",
         )
+
+    def remove_observer(self, observer: Observer) -> None:
+        """Removes an observer, unless it is gone already because it has failed."""
+        with contextlib.suppress(ValueError):
+            self.observers.remove(observer)
 
     def between_updates(self, function: Callable[[], None]) -> None:
         """Calls a function in the thread, between two updates, and waits for it.
@@ -291,7 +309,7 @@ class Updater:
                 observer(step)
             except Exception as error:
                 logging.exception("SyncReplicas: an observer failed: %s", error)
-                self.observers.remove(observer)
+                self.remove_observer(observer)
 
     def _wait_for_targets(self, generation: Any, stopping: threading.Event) -> None:
         """Waits until a train step was traced, so that the variables are known."""
@@ -314,6 +332,7 @@ class Updater:
         self._apply(generation, self._ops.wait_quorum(generation, _WAIT_SECS))
 
     def _apply(self, generation: tf.Tensor, quorum: tf.Tensor) -> None:
+        self._traced_with.append(settings_of(self._optimizer))
         gradients, variables = self._ops.take(quorum)
         # Ops without a device of their own are placed beside the gate, since an update
         # waits for a call whenever it goes from one task to another.

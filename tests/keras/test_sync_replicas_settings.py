@@ -1,0 +1,51 @@
+"""What changes in an optimizer make SyncReplicas trace its update anew."""
+
+import keras_variants
+import pytest
+import tensorflow as tf
+
+import tf_syncrep as tfs
+from tf_syncrep.python.keras.sync_replicas.settings import settings_of
+
+keras = tf.keras.optimizers
+
+
+@pytest.fixture
+def optimizer():
+    """In it is another one, to which it has given no variable."""
+    made = tfs.keras.TableOptimizers(keras.Adam(0.1, weight_decay=0.1))
+    variable = tf.Variable([1.0, 2.0])
+    made.build([variable])
+    made.apply_gradients([(tf.ones([2]), variable)])
+    return made
+
+
+def test_what_a_training_changes_is_no_setting(optimizer):
+    before = settings_of(optimizer)
+    optimizer.learning_rate = 0.01
+    optimizer.iterations.assign(7)
+    variables = [variable.numpy() for variable in optimizer.variables]
+    optimizer.set_weights(variables)
+    assert settings_of(optimizer) == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: setattr(x, "weight_decay", 0.2),
+        lambda x: setattr(x, "clipnorm", 1.0),
+        lambda x: setattr(x, "beta_1", 0.8),
+        lambda x: setattr(x, "learning_rate", keras_variants.slow_decay(0.1)),
+        pytest.param(
+            lambda x: x.exclude_from_weight_decay(var_names=["bias"]),
+            marks=pytest.mark.skipif(
+                not keras_variants.IS_KERAS_3, reason="Keras 2 refuses it by now"
+            ),
+        ),
+    ],
+    ids=["weight_decay", "clipnorm", "beta_1", "learning_rate", "exclusion"],
+)
+def test_change_of_an_inner_optimizer_is_one(change, optimizer):
+    before = settings_of(optimizer)
+    change(optimizer.optimizer)
+    assert settings_of(optimizer) != before

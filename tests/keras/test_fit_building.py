@@ -1,5 +1,6 @@
 """`fit` makes missing parts of a model by tracing a step."""
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -36,10 +37,31 @@ class Net(tf.keras.Model):
 class Function(Net):
     @tf.function
     def train_step(self, data: Any):
+        if tf.reduce_sum(data["x"]) > 0.0:  # by AutoGraph
+            data = {"x": data["x"] + 0.0}
         return super().train_step(data)
 
 
-@pytest.mark.parametrize("kind", [Net, Function])
+WITHOUT_SOURCE: Any = {"Net": Net, "tf": tf}
+TYPED = """
+class Function(Net):
+    @tf.function
+    def train_step(self, data):
+        return super(Function, self).train_step(data)
+"""
+exec(compile(TYPED, "<prompt>", "exec"), WITHOUT_SOURCE)
+
+
+class Plain(Net):
+    """AutoGraph must not convert its function, nor what that calls."""
+
+    @tf.function(autograph=False)
+    def train_step(self, data: Any):
+        assert inspect.stack()[0].filename == __file__
+        return super().train_step(data)
+
+
+@pytest.mark.parametrize("kind", [Net, WITHOUT_SOURCE["Function"], Function, Plain])
 def test_step_of_the_users_own_builds_what_it_uses_and_changes_nothing(kind):
     model = kind()
     model.compile("adam")

@@ -155,7 +155,7 @@ NAMES_OF_TENSORFLOW = {
     "op": ["_add_control_input", "_set_attr", "_update_input"],
     "order of ops": ["_returned_tensors"],
     "eager context": ["_handle"],
-    "function": ["_list_all_concrete_functions"],
+    "function": ["_autograph", "_list_all_concrete_functions"],
     # "_v" belongs to variables of a cluster; see test_fit_metrics.py.
     "variable": ["_handle"],
     "embedding": ["_track_trackable", "_delete_tracking"],

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tf_syncrep.python.keras.compat.lifting import scratch_graph
 from tf_syncrep.python.keras.fit.data import WorkersBatches
 from tf_syncrep.python.keras.fit.execution import Execution
 from tf_syncrep.python.keras.fit.metrics import NO_METRICS, Metrics, metrics_of
@@ -146,3 +147,33 @@ def test_steps_do_nothing_to_metrics_but_add(update, is_sum):
     else:
         with pytest.raises(ValueError, match="metric own, whose update does"):
             step()
+
+
+def test_functions_that_update_metrics_are_traced_for_each_execution():
+    x = tf.Variable(0.0)
+    add = tf.function(lambda y: [x.assign_add(tf.cast(y, x.dtype))])
+    metrics = Metrics({x.ref(): "own"})
+
+    class Adding:
+        """A step that adds in a function."""
+
+        def __call__(self, number, handles, batch):
+            with metrics.steps_on(handles):
+                add(batch)
+                return x.read_value()
+
+        def of_all(self, results):
+            return results[-1]
+
+    data = tf.data.Dataset.from_tensors(tf.constant(1)).repeat()
+    batches = WorkersBatches(data, 1, data.element_spec)
+    executions = [
+        Execution(Adding(), metrics, batches, size, next_number=int) for size in (1, 3)
+    ]
+    iterator = iter(data)
+    with scratch_graph():
+        add(tf.constant(1))
+    # What executions have added to metrics is behind their results.
+    added = [execution.function(iterator)[0][-1] for execution in executions * 2]
+    assert added == [1, 3, 1, 3]
+    assert float(x) == 0

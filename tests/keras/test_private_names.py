@@ -48,6 +48,9 @@ MODULES = {
         "TFE_ContextSetExecutorForThread",
         "TFE_DeleteExecutor",
     ],
+    "tensorflow.python.eager.polymorphic_function.function_context": [
+        "make_function_context"
+    ],
     "tensorflow.python.framework.random_seed": ["get_seed"],
     AUTO_CONTROL_DEPS: ["AutomaticControlDependencies", "op_is_stateful"],
     f"{AUTO_CONTROL_DEPS}_utils": ["RESOURCE_READ_OPS"],

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tf_syncrep.python.keras.compat.call_time import value_at_call
 from tf_syncrep.python.keras.compat.graph_edges import return_results_at_once
 from tf_syncrep.python.keras.compat.random_seeds import seeds_of_copy
-from tf_syncrep.python.keras.compat.traces import only_trace_of
+from tf_syncrep.python.keras.compat.traces import only_trace_of, traced_anew
 from tf_syncrep.python.keras.fit.data import Batches
 from tf_syncrep.python.keras.fit.metrics import NO_METRICS, Metrics, Results
 from tf_syncrep.python.keras.fit.packing import packed, unpacked
@@ -76,7 +76,7 @@ class Execution:
             # each call of a function the worker and each server exchange messages. But
             # they have handles of their own, by which all their writes can be found.
             def steps(batches):
-                with _TRACING:
+                with _TRACING, traced_anew():
                     return self._steps(number, list(map(tf.identity, handles)), batches)
 
             on_batches = batches.function(steps, size)

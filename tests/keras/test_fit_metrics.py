@@ -130,7 +130,7 @@ class Drawing(metrics.Sum):
 
 
 class InFunctions(metrics.Sum):
-    """Is updated within functions that are not the model's methods."""
+    """Is updated and read within functions that are not the model's methods."""
 
     def __init__(self):
         super().__init__(name="in_functions")
@@ -139,6 +139,10 @@ class InFunctions(metrics.Sum):
     @tf.function
     def update_state(self, values, sample_weight=None):
         super().update_state(values)
+
+    def result(self):
+        is_large = tf.convert_to_tensor(self.total) > 1.0
+        return tf.cond(is_large, lambda: self.total + 1.0, lambda: 0.0)
 
     def double(self, values):
         self.update_state(2.0 * values)

@@ -36,6 +36,7 @@ MODULES = {
     ],
     "tensorflow.python.distribute.coordinator.remote_value": ["RemoteValueStatus"],
     "tensorflow.python.distribute.coordinator.cluster_coordinator": [
+        "_is_worker_failure",
         "context",  # whose `executor_scope` it calls
     ],
     CONTEXT: [
@@ -53,7 +54,7 @@ MODULES = {
     ],
     "tensorflow.python.framework.random_seed": ["get_seed"],
     AUTO_CONTROL_DEPS: ["AutomaticControlDependencies", "op_is_stateful"],
-    f"{AUTO_CONTROL_DEPS}_utils": ["RESOURCE_READ_OPS"],
+    f"{AUTO_CONTROL_DEPS}_utils": ["get_read_write_resource_inputs"],
     "tensorflow.python.ops.control_flow_util": ["GraphOrParentsInXlaContext"],
     # `private_names` looks for names of these.
     "tensorflow.python.distribute.coordinator.values": [

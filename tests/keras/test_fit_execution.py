@@ -4,15 +4,17 @@ import concurrent.futures
 import contextlib
 import itertools
 import threading
+from typing import Any
 
 import keras_variants
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tf_syncrep.python.keras.compat.lifting import scratch_graph
 from tf_syncrep.python.keras.fit.data import WorkersBatches
-from tf_syncrep.python.keras.fit.execution import Execution
-from tf_syncrep.python.keras.fit.metrics import NO_METRICS, Metrics, metrics_of
+from tf_syncrep.python.keras.fit.execution import Execution, Result
+from tf_syncrep.python.keras.fit.metrics import NO_METRICS, Metrics, Results, metrics_of
 
 
 class Drawing:
@@ -128,6 +130,13 @@ def test_metrics_of_models_within_models_are_added_up_as_well():
         (lambda x: x.assign_add(x), False),
         (lambda x: x.assign(2.0 * x), False),
         (lambda x: x.assign(2.0), False),
+        (
+            lambda x: tf.cond(
+                tf.constant(True), lambda: x.assign_add(2.0), lambda: 0.0
+            ),
+            True,
+        ),
+        (lambda x: tf.cond(x > 2.0, lambda: x.assign_add(2.0), lambda: 0.0), False),
     ],
 )
 def test_steps_do_nothing_to_metrics_but_add(update, is_sum):
@@ -146,3 +155,94 @@ def test_steps_do_nothing_to_metrics_but_add(update, is_sum):
     else:
         with pytest.raises(ValueError, match="metric own, whose update does"):
             step()
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        lambda x: x + 1.0,
+        lambda x: tf.cond(x > 2.0, lambda: x + 1.0, lambda: 0.0),
+        lambda x: tf.while_loop(lambda i: i < x, lambda i: (i + x,), (1.0,))[0],
+        lambda x: tf.function(lambda: x + 1.0)(),
+    ],
+    ids=["step", "branch", "loop", "function"],
+)
+def test_results_are_computed_from_other_variables_wherever_they_are_read(result):
+    x, other = tf.Variable(0.0), tf.Variable(3.0)
+    metrics = Metrics({x.ref(): "own"})
+
+    @tf.function(autograph=False)
+    def step():
+        handles = [tf.identity(handle) for handle in metrics.handles_of_zeros()]
+        with metrics.steps_on(handles):
+            leaf = result(x)
+        metrics.check(handles)
+        return Results([leaf], handles).compute([tf.identity(other.handle)], [])
+
+    assert [float(value) for value in step()] == [4.0]
+
+
+class Failed:
+    """A value that cannot be fetched, of a coordinator whose executions all ended."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def schedule(self, *_):
+        return self
+
+    def fetch(self):
+        raise self.error
+
+    def join(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "is_lost"),
+    [
+        (tf.errors.UnavailableError, "failed to connect", True),
+        (tf.errors.CancelledError, "The corresponding function is aborted", True),
+        (tf.errors.InvalidArgumentError, "/job:worker/task:1 unknown device", True),
+        (tf.errors.InvalidArgumentError, "Cannot convert a Tensor", False),
+        (tf.errors.InternalError, "Cannot allocate", False),
+    ],
+)
+def test_only_results_of_lost_workers_are_taken_for_lost(kind, text, is_lost):
+    failed: Any = Failed(kind(None, None, text))
+    result = Result(failed, failed, ())
+    if is_lost:
+        assert result.fetch(if_lost="lost") == "lost"
+    else:
+        with pytest.raises(kind, match=text):
+            result.fetch(if_lost="lost")
+
+
+def test_functions_that_update_metrics_are_traced_for_each_execution():
+    x = tf.Variable(0.0)
+    add = tf.function(lambda y: [x.assign_add(tf.cast(y, x.dtype))])
+    metrics = Metrics({x.ref(): "own"})
+
+    class Adding:
+        """A step that adds in a function."""
+
+        def __call__(self, number, handles, batch):
+            with metrics.steps_on(handles):
+                add(batch)
+                return x.read_value()
+
+        def of_all(self, results):
+            return results[-1]
+
+    data = tf.data.Dataset.from_tensors(tf.constant(1)).repeat()
+    batches = WorkersBatches(data, 1, data.element_spec)
+    executions = [
+        Execution(Adding(), metrics, batches, size, next_number=int) for size in (1, 3)
+    ]
+    iterator = iter(data)
+    with scratch_graph():
+        add(tf.constant(1))
+    # What executions have added to metrics is behind their results.
+    added = [execution.function(iterator)[0][-1] for execution in executions * 2]
+    assert added == [1, 3, 1, 3]
+    assert float(x) == 0

@@ -129,6 +129,29 @@ class Drawing(metrics.Sum):
         return super().update_state(self.drawn)
 
 
+class InFunctions(metrics.Sum):
+    """Is updated and read within functions that are not the model's methods."""
+
+    def __init__(self):
+        super().__init__(name="in_functions")
+        self.function = tf.function(self.double)
+
+    @tf.function
+    def update_state(self, values, sample_weight=None):
+        super().update_state(values)
+
+    def result(self):
+        is_large = tf.convert_to_tensor(self.total) > 1.0
+        return tf.cond(is_large, lambda: self.total + 1.0, lambda: 0.0)
+
+    def double(self, values):
+        self.update_state(2.0 * values)
+
+    def update(self, values):
+        self.update_state(values)
+        self.function(values)
+
+
 class Measured(tf.keras.Model):
     """Updates metrics, optimizers in a dict and in a list in it, and a counter."""
 
@@ -138,6 +161,7 @@ class Measured(tf.keras.Model):
         self.listed = [metric for metric, _ in self.measured.values()]
         self.one = metrics.Mean(name="one")
         self.drawing = Drawing()
+        self.in_functions = InFunctions()
         self.counter = Counter()
         self.counter.build(None)
         self.counter.built = True
@@ -167,10 +191,12 @@ class Measured(tf.keras.Model):
             metric.update_state(*batch["data"][data], sample_weight=batch["weights"])
         self.count(batch["weights"])
         self.drawing.update_state(batch["weights"])
+        self.in_functions.update(batch["weights"])
         results = {metric.name: metric.result() for metric in self.listed}
         return {
             **results,
             "one": self.one.result(),
+            "in_functions": self.in_functions.result(),
             "computed": 2 * self.one.result() + tf.reduce_max(batch["weights"]),
             "weight": tf.reduce_max(batch["weights"]),
             "drawing": self.drawing.result(),
@@ -271,7 +297,8 @@ def test_every_metric_is_what_one_process_computes(outcome, what, steps):
     expected, actual = outcome["expected"], outcome["actual"][str(steps)]
     assert len(expected) > 35
     # Values of the last batch alone do not come from metrics.
-    assert expected.keys() - actual[what].keys() <= {"one", *NOT_COMPARED}
+    not_listed = {"one", "in_functions", *NOT_COMPARED}
+    assert expected.keys() - actual[what].keys() <= not_listed
     for name in actual[what].keys() - NOT_COMPARED:
         np.testing.assert_allclose(
             actual[what][name], expected[name], rtol=2e-5, err_msg=name

@@ -36,6 +36,7 @@ MODULES = {
     ],
     "tensorflow.python.distribute.coordinator.remote_value": ["RemoteValueStatus"],
     "tensorflow.python.distribute.coordinator.cluster_coordinator": [
+        "_is_worker_failure",
         "context",  # whose `executor_scope` it calls
     ],
     CONTEXT: [
@@ -48,9 +49,12 @@ MODULES = {
         "TFE_ContextSetExecutorForThread",
         "TFE_DeleteExecutor",
     ],
+    "tensorflow.python.eager.polymorphic_function.function_context": [
+        "make_function_context"
+    ],
     "tensorflow.python.framework.random_seed": ["get_seed"],
     AUTO_CONTROL_DEPS: ["AutomaticControlDependencies", "op_is_stateful"],
-    f"{AUTO_CONTROL_DEPS}_utils": ["RESOURCE_READ_OPS"],
+    f"{AUTO_CONTROL_DEPS}_utils": ["get_read_write_resource_inputs"],
     "tensorflow.python.ops.control_flow_util": ["GraphOrParentsInXlaContext"],
     # `private_names` looks for names of these.
     "tensorflow.python.distribute.coordinator.values": [
@@ -155,7 +159,7 @@ NAMES_OF_TENSORFLOW = {
     "op": ["_add_control_input", "_set_attr", "_update_input"],
     "order of ops": ["_returned_tensors"],
     "eager context": ["_handle"],
-    "function": ["_list_all_concrete_functions"],
+    "function": ["_autograph", "_list_all_concrete_functions"],
     # "_v" belongs to variables of a cluster; see test_fit_metrics.py.
     "variable": ["_handle"],
     "embedding": ["_track_trackable", "_delete_tracking"],

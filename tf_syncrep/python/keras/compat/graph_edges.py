@@ -58,13 +58,12 @@ def leave_unordered(graph: Any, op: tf.Operation) -> None:
 
 
 def only_reads(op: tf.Operation) -> bool:
-    """Returns whether an op only reads its resources.
+    """Returns whether an op, or what the functions do that it calls, only reads.
 
-    Other reads may then run beside it.
-
-    For ops that call functions, this may say less than what TensorFlow finds out.
+    Other reads of its resources may then run beside it.
     """
-    return op.type in auto_control_deps_utils.RESOURCE_READ_OPS
+    reads, writes = auto_control_deps_utils.get_read_write_resource_inputs(op)
+    return bool(reads) and not writes
 
 
 def keeps_its_place(op: tf.Operation) -> bool:

@@ -15,6 +15,9 @@ from absl import logging
 # Private: TensorFlow itself looks up in these modules what compat modules replace.
 from tensorflow.python.distribute.coordinator import values  # pyright: ignore
 from tensorflow.python.eager import cancellation, context  # pyright: ignore
+from tensorflow.python.eager.polymorphic_function import (  # pyright: ignore
+    function_context,
+)
 from tensorflow.python.framework import random_seed  # pyright: ignore
 from tensorflow.python.ops import resource_variable_ops  # pyright: ignore
 
@@ -26,6 +29,7 @@ UNTRIED_KERAS = "3.16"
 _NAMES: dict[Any, list[str]] = {
     cancellation: ["context"],
     context: ["executor_scope"],
+    function_context: ["make_function_context"],
     random_seed: ["get_seed"],
     resource_variable_ops.BaseResourceVariable: ["_handle"],
     values.PerWorkerDatasetFromDatasetFunction: ["_dataset_fn"],

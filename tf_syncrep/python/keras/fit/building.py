@@ -44,16 +44,19 @@ def build(model: Any, first_batch: Callable[[], Any], kind: str) -> None:
     is_legacy = optimizer is not None and not hasattr(optimizer, "build")
     with model.distribute_strategy.scope():
         if is_legacy or (is_own and is_missing):
-            _trace(model, step, first_batch())
+
+            def own_step(batch):
+                # It may ask for its replica, which stock steps do not.
+                model.distribute_strategy.run(
+                    lambda batch: getattr(model, step)(batch), args=(batch,)
+                )
+
+            _trace(model, own_step, first_batch())
         elif is_missing:
-            batch = first_batch()
-            x, y, sample_weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
-            y_pred = model(x)
-            if not metrics_built:
-                model.compute_metrics(x, y, y_pred, sample_weight)
-            if not loss_built:
-                model.compute_loss(x, y, y_pred, sample_weight)
-            model.reset_metrics()
+            # A test builds the same as a step of training, and has no gradients.
+            stock = "predict_step" if kind == "predict" else "test_step"
+            stock_step = getattr(tf.keras.Model, stock)
+            _trace(model, functools.partial(stock_step, model), first_batch())
         checks.refuse_variables_elsewhere(model)
         checks.warn_of_large_embeddings(model)
         if optimizer is not None and not is_legacy:
@@ -66,20 +69,17 @@ def _build(optimizer: Any, variables: Any) -> None:
         optimizer.build(variables)
 
 
-def _trace(model: Any, step: str, batch: Any) -> None:
-    """Traces a user's own step, since it alone knows which layers it calls.
+def _trace(model: Any, step: Callable[[Any], Any], batch: Any) -> None:
+    """Traces a step, since it alone knows which layers it calls, and with what.
 
-    The ops are never run. Layers and optimizers are built, and other variables are
-    made, outside of their graph; optimizers do nothing else.
+    The ops are never run, so that layers and seeds are as before. Layers and optimizers
+    are built, and other variables are made, outside of their graph; optimizers do
+    nothing else.
     """
 
     def create_outside(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
         with tf.init_scope():
             return next_creator(**kwargs)
-
-    def step_on(batch: Any) -> Any:
-        with tf.variable_creator_scope(create_outside), inlined(model):
-            return getattr(model, step)(batch)
 
     replaced: list[tuple[Any, str, Callable[..., Any]]] = [
         (layer, "build", _outside(layer.build))
@@ -92,8 +92,10 @@ def _trace(model: Any, step: str, batch: Any) -> None:
     with contextlib.ExitStack() as stack:
         for owner, name, function in replaced:
             stack.enter_context(_as_attribute(owner, name, function))
+        stack.enter_context(inlined(model))
         stack.enter_context(scratch_graph())
-        model.distribute_strategy.run(step_on, args=(batch,))
+        stack.enter_context(tf.variable_creator_scope(create_outside))
+        step(batch)
 
 
 def _building_only(optimizer: Any) -> tuple[str, Callable[..., Any]]:

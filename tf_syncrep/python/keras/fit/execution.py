@@ -11,8 +11,9 @@ import tensorflow as tf
 
 from tf_syncrep.python.keras.compat.call_time import value_at_call
 from tf_syncrep.python.keras.compat.graph_edges import return_results_at_once
+from tf_syncrep.python.keras.compat.lost_workers import may_be_lost
 from tf_syncrep.python.keras.compat.random_seeds import seeds_of_copy
-from tf_syncrep.python.keras.compat.traces import only_trace_of
+from tf_syncrep.python.keras.compat.traces import only_trace_of, traced_anew
 from tf_syncrep.python.keras.fit.data import Batches
 from tf_syncrep.python.keras.fit.metrics import NO_METRICS, Metrics, Results
 from tf_syncrep.python.keras.fit.packing import packed, unpacked
@@ -76,7 +77,7 @@ class Execution:
             # each call of a function the worker and each server exchange messages. But
             # they have handles of their own, by which all their writes can be found.
             def steps(batches):
-                with _TRACING:
+                with _TRACING, traced_anew():
                     return self._steps(number, list(map(tf.identity, handles)), batches)
 
             on_batches = batches.function(steps, size)
@@ -145,8 +146,8 @@ class Execution:
 
     def _added(self, sums: tf.Tensor, inputs: list[Any]) -> Any:
         """Adds what executions have added to metrics, and returns their results."""
-        values = self._metrics.add(sums)
-        self._result_packing, returned = packed(self._results.compute(values, inputs))
+        handles = self._metrics.add(sums)
+        self._result_packing, returned = packed(self._results.compute(handles, inputs))
         return returned
 
     def told(self, fetched: tuple[Any, list[Any]]) -> tuple[int, ...]:
@@ -219,14 +220,16 @@ class Result:
                 result was fetched. The execution has nevertheless updated variables.
 
         Raises:
-            Exception: the execution, or one beside it, failed.
+            Exception: the execution, or one beside it, failed, or its result is
+                nothing that can be fetched.
         """
         if not self._is_over:
             self.wait()
         if self._error is None:
             return self._execution.take(self._fetched)
-        if not isinstance(self._error, tf.errors.OpError):
-            raise self._error
-        # This raises the execution's own error, if there was one.
-        self._coordinator.join()
-        return if_lost
+        if isinstance(self._error, tf.errors.OpError):
+            # This raises the execution's own error, if there was one.
+            self._coordinator.join()
+            if may_be_lost(self._error):
+                return if_lost
+        raise self._error

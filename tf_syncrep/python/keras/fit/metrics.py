@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.compat import trainer
+from tf_syncrep.python.keras.compat.graph_edges import only_reads
 from tf_syncrep.python.keras.compat.handles import standing_for
 from tf_syncrep.python.keras.parts import parts_of
 
@@ -32,7 +33,6 @@ _MAY_HOLD = {
     "Sub": {0},
     "TensorScatterAdd": {0},
 }
-_ADDING = {"AssignAddVariableOp", "AssignSubVariableOp", "ResourceScatterAdd"}
 
 
 class Metrics:
@@ -86,16 +86,15 @@ class Metrics:
         return tf.concat([tf.zeros([0], tf.float64), *values], axis=0)
 
     def add(self, values: tf.Tensor) -> list[tf.Tensor]:
-        """Adds to the variables of this process, and returns their new values."""
-        sums = []
+        """Adds to the variables of this process, and returns their handles."""
+        handles = list(map(tf.identity, self._here))
         sizes = [variable.shape.num_elements() for variable in self._variables]
         for handle, variable, value in zip(
-            self._here, self._variables, tf.split(values, sizes), strict=True
+            handles, self._variables, tf.split(values, sizes), strict=True
         ):
             value = tf.reshape(tf.cast(value, variable.dtype), variable.shape)
             tf.raw_ops.AssignAddVariableOp(resource=handle, value=value)
-            sums.append(_read(handle, variable))
-        return sums
+        return handles
 
     @contextlib.contextmanager
     def here(self) -> Iterator[None]:
@@ -114,18 +113,19 @@ class Metrics:
         """Raises if a step does anything to metrics but add, or trains by them.
 
         Args:
-            handles: the handles of the variables in the graph of a traced step. What
-                happens within functions that the step calls is not seen.
+            handles: the handles of the variables in the graph of a traced step. Of the
+                functions that the step calls it is only seen whether they read.
         """
-        state = _made_of(_reads(handles))
+        reads = _reads(handles)
+        state = _made_of(reads)
         for handle, variable in zip(handles, self._variables, strict=True):
             for op in handle.consumers():
-                if op.type in _ADDING:
-                    is_sum = not any(x.op in state for x in op.inputs)
-                elif op.type == "AssignVariableOp":
+                if op in reads:
+                    continue
+                if op.type == "AssignVariableOp":
                     is_sum = _is_addition(op.inputs[1], handle, state)
                 else:
-                    continue
+                    is_sum = not any(x.op in state for x in op.inputs)
                 if not is_sum:
                     raise ValueError(
                         "A metric must be a sum: a batch adds to its variables, and "
@@ -191,8 +191,8 @@ class Results:
             leaves: the step's results.
             handles: the handles of the variables of metrics.
         """
-        reads = _reads(handles)
-        state = _made_of(reads)
+        state = _made_of(_reads(handles))
+        own = {handle.name: i for i, handle in enumerate(handles)}
         self.indices = [
             i
             for i, leaf in enumerate(leaves)
@@ -201,7 +201,7 @@ class Results:
         self.inputs: list[tf.Tensor] = []
         self._names = [leaves[i].name for i in self.indices]
         self._graph_def = tf.compat.v1.GraphDef()
-        self._reads: dict[str, int] = {}
+        self._handles: dict[str, int] = {}
         self._constants: dict[str, Any] = {}
         self._dtypes: dict[str, tf.DType] = {}
         found = [leaves[i] for i in self.indices]
@@ -211,33 +211,31 @@ class Results:
             if key in seen:
                 continue
             seen.add(key)
-            if x.op in reads:
-                self._reads[x.name] = reads[x.op]
-            elif x.op in state:
+            if x.op in state:
                 self._graph_def.node.append(_alone(x.op.node_def))
                 found.extend(x.op.inputs)
+            elif x.name in own:
+                self._handles[x.name] = own[x.name]
             elif (value := tf.get_static_value(x)) is not None:
                 self._constants[x.name] = value
             else:
                 self._dtypes[x.name] = x.dtype
                 self.inputs.append(x)
 
-    def compute(self, values: Sequence[tf.Tensor], inputs: Sequence[Any]) -> list[Any]:
-        """Computes the results from the metrics' values and those of `inputs`."""
+    def compute(self, handles: Sequence[tf.Tensor], inputs: Sequence[Any]) -> list[Any]:
+        """Computes the results from variables and the values of `inputs`.
+
+        Args:
+            handles: the handles of variables in the place of those of metrics.
+            inputs: the values.
+        """
         known = dict(self._constants)
+        known.update((name, handles[i]) for name, i in self._handles.items())
         for (name, dtype), x in zip(self._dtypes.items(), inputs, strict=True):
             known[name] = tf.cast(x, dtype)
-        known.update((name, values[i]) for name, i in self._reads.items())
-        rest = [name for name in self._names if name not in known]
-        used = {name for node in self._graph_def.node for name in node.input}
-        made = tf.graph_util.import_graph_def(
-            self._graph_def,
-            # In a node's inputs, the first output of another node has no number.
-            input_map={k: x for k, x in known.items() if k.removesuffix(":0") in used},
-            return_elements=rest,
+        return tf.graph_util.import_graph_def(
+            self._graph_def, input_map=known, return_elements=self._names
         )
-        known.update(zip(rest, made, strict=True))
-        return [known[name] for name in self._names]
 
 
 def _is_sum(variable: Any) -> bool:
@@ -250,13 +248,18 @@ def _read(handle: tf.Tensor, variable: Any) -> tf.Tensor:
     return tf.raw_ops.ReadVariableOp(resource=handle, dtype=variable.dtype)
 
 
-def _reads(handles: Sequence[tf.Tensor]) -> dict[tf.Operation, int]:
-    """Returns the ops that read variables, each with the variable's number."""
+def _reads(handles: Sequence[tf.Tensor]) -> set[tf.Operation]:
+    """Returns the ops that do nothing to resources but read these variables.
+
+    Some are calls of functions, branches and loops.
+    """
+    own = {handle.name for handle in handles}
     return {
-        op: i
-        for i, handle in enumerate(handles)
+        op
+        for handle in handles
         for op in handle.consumers()
-        if op.type == "ReadVariableOp"
+        if only_reads(op)
+        and all(x.name in own for x in op.inputs if x.dtype == tf.resource)
     }
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras.compat import trainer
+from tf_syncrep.python.keras.compat.autograph import traced_by
 from tf_syncrep.python.keras.fit.exact_state import exact_state
 from tf_syncrep.python.keras.fit.joining import are_alike
 from tf_syncrep.python.keras.fit.metrics import Metrics
@@ -109,10 +110,7 @@ def inlined(model: Any) -> Iterator[None]:
         for name, x in vars(kind).items()
         if hasattr(x, "python_function") and name not in vars(model)
     }
-    plain = {
-        name: tf.autograph.to_graph(getattr(model, name).python_function)
-        for name in names
-    }
+    plain = {name: traced_by(getattr(model, name)) for name in names}
     # Keras would track assigned attributes.
     vars(model).update(plain)
     try:

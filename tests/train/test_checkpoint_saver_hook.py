@@ -14,6 +14,7 @@ from v1_checkpoint_models import ROWS, WIDTH, values
 import tf_syncrep as tfs
 from tf_syncrep.python.checkpoint import directory
 from tf_syncrep.python.checkpoint.session_calls import SessionCalls
+from tf_syncrep.python.train.checkpoint.contents import contents_of_graph
 
 tf1 = tf.compat.v1
 
@@ -24,9 +25,15 @@ OPTIMIZERS = {
 
 
 def build(
-    use_resource, *, parts=None, optimizer="adam_async", sync=False, averages=None
+    use_resource,
+    *,
+    parts=None,
+    optimizer="adam_async",
+    sync=False,
+    averages=None,
+    scope="",
 ):
-    """The train op, and its optimizer."""
+    """The train op, made in a scope, and its optimizer."""
     loss = v1_checkpoint_models.loss(use_resource, parts)
     opt = OPTIMIZERS[optimizer]()
     if sync:
@@ -36,7 +43,8 @@ def build(
             variable_averages=averages,
             variables_to_average=averages and tf1.trainable_variables(),
         )
-    train_op = opt.minimize(loss, global_step=tf1.train.get_global_step())
+    with tf1.variable_scope(scope, auxiliary_name_scope=False):
+        train_op = opt.minimize(loss, global_step=tf1.train.get_global_step())
     return train_op, opt
 
 
@@ -125,16 +133,71 @@ def test_an_update_keeps_all_rows_that_it_will_write(
     assert [op.get_attr("all") for op in keeps] == [keeps_all]
 
 
+def saved_together(variables, scope, sync, averages=None):
+    """The groups and the wholes of a new graph's checkpoint, by name.
+
+    An optimizer in a scope of its own trains the variables, of these names and dtypes.
+    """
+    with tf.Graph().as_default():
+        step = tf1.train.get_or_create_global_step()
+        made = [
+            tf1.get_variable(name, [ROWS, WIDTH], dtype)
+            for name, dtype in variables.items()
+        ]
+        opt = tfs.train.MomentumOptimizer(0.01, 0.9)
+        if sync:
+            opt = tfs.train.SyncReplicasOptimizer(
+                opt, 1, variable_averages=averages, variables_to_average=made
+            )
+        with tf1.variable_scope(scope):
+            opt.apply_gradients([(tf.ones_like(v), v) for v in made], step)
+        contents, _ = contents_of_graph()
+    (share,) = contents.shares
+    names = [[v.op.name for v in group.variables] for group in share.groups]
+    return names, share.wholes.keys() - {"global_step"}
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["alone", "sync"])
+@pytest.mark.parametrize("scope", ["", "optimizer", "optimizer/of/tables"])
+def test_slots_are_read_with_their_table(scope, sync):
+    """Also if it was in some scope that the optimizer made them."""
+    slots = f"{scope}/table" if scope else "table"
+    averages = tf.train.ExponentialMovingAverage(0.5) if sync else None
+    groups, wholes = saved_together({"table": tf.float32}, scope, sync, averages)
+    kinds = ["Momentum", "ExponentialMovingAverage"] if sync else ["Momentum"]
+    assert groups == [["table", *(f"{slots}/{kind}" for kind in kinds)]]
+    assert not wholes
+    # The slots have twice the bytes of these weights, which are copied at once.
+    groups, wholes = saved_together({"table": tf.half}, scope, sync)
+    assert not groups
+    assert wholes == {"table", f"{slots}/Momentum"}
+
+
+def test_names_within_names_do_not_confuse_tables_and_slots():
+    names = ("table", "a/table", "table/deep")
+    groups, _ = saved_together(dict.fromkeys(names, tf.float32), "a", sync=True)
+    assert groups == [[name, f"a/{name}/Momentum"] for name in names]
+
+
 @pytest.mark.ci
-@thinned("use_resource, optimizer", [False, True], ["adam_async", "adam"])
-def test_it_is_of_one_moment_between_two_updates(tmp_path, use_resource, optimizer):
+@thinned(
+    "use_resource, optimizer, scope",
+    [False, True],
+    ["adam_async", "adam"],
+    ["", "optimizer"],
+)
+def test_it_is_of_one_moment_between_two_updates(
+    tmp_path, use_resource, optimizer, scope
+):
     """Every checkpoint has exactly the variables after its number of updates."""
     # It is slow enough for updates to be made meanwhile.
     hook = tfs.train.CheckpointSaverHook(
         tmp_path, save_steps=5, keep=50, max_bytes_per_sec=20e6
     )
     savings = Savings(hook)
-    train([hook, savings], 120, use_resource, sync=True, optimizer=optimizer)
+    train(
+        [hook, savings], 120, use_resource, sync=True, optimizer=optimizer, scope=scope
+    )
     assert max(saving.kept_bytes for saving in savings.all if saving) > 0
     saved = [
         json.loads(path.read_text())["checkpoint"]
@@ -143,7 +206,7 @@ def test_it_is_of_one_moment_between_two_updates(tmp_path, use_resource, optimiz
     steps = {one["state"]["global_step"] for one in saved}
     assert len(steps) > 2
     make = OPTIMIZERS[optimizer]
-    twin = v1_checkpoint_models.trained_alone(make, steps, use_resource)
+    twin = v1_checkpoint_models.trained_alone(make, steps, use_resource, scope=scope)
     for one in saved:
         step = one["state"]["global_step"]
         reader = tf.train.load_checkpoint(str(tmp_path / f"ckpt-{one['number']}"))

@@ -315,6 +315,20 @@ class SyncReplicasOptimizer(_StockOptimizer):
         """Returns the names of the inner optimizer's slots."""
         return self._opt.get_slot_names(*args, **kwargs)
 
+    def slots_of(self, variable: Any) -> list[Any]:
+        """Returns what an update of a variable changes besides it.
+
+        Args:
+            variable: any variable of the graph.
+
+        Returns:
+            Its slots, and its moving average; none of a variable that is not trained.
+        """
+        found = [self.get_slot(variable, name) for name in self.get_slot_names()]
+        averages = self._settings.variable_averages
+        found.append(averages and averages.average(variable))
+        return [slot for slot in found if slot is not None]
+
     def make_session_run_hook(
         self,
         is_chief: bool,

@@ -48,14 +48,17 @@ def build(
     return train_op, opt
 
 
-def train(hooks, until, use_resource=True, **options):
+def train(hooks, until, use_resource=True, updates_by="hook", **options):
     """Trains a new graph to a global step; returns the variables at the end.
 
-    The options are those of `build`.
+    The options are those of `build`. A synchronous training's updates are made by the
+    hook or by the chief's "queue_runner".
     """
     with tf.Graph().as_default():
         train_op, opt = build(use_resource, **options)
-        if isinstance(opt, tfs.train.SyncReplicasOptimizer):
+        if updates_by == "queue_runner":
+            tf1.train.add_queue_runner(opt.get_chief_queue_runner())
+        elif isinstance(opt, tfs.train.SyncReplicasOptimizer):
             hooks = [opt.make_session_run_hook(True), *hooks]
         end = tf1.train.StopAtStepHook(last_step=until)
         with tf1.train.MonitoredTrainingSession(hooks=[end, *hooks]) as session:
@@ -181,13 +184,14 @@ def test_names_within_names_do_not_confuse_tables_and_slots():
 
 @pytest.mark.ci
 @thinned(
-    "use_resource, optimizer, scope",
+    "use_resource, optimizer, scope, updates_by",
     [False, True],
     ["adam_async", "adam"],
     ["", "optimizer"],
+    ["hook", "queue_runner"],
 )
 def test_it_is_of_one_moment_between_two_updates(
-    tmp_path, use_resource, optimizer, scope
+    tmp_path, use_resource, optimizer, scope, updates_by
 ):
     """Every checkpoint has exactly the variables after its number of updates."""
     # It is slow enough for updates to be made meanwhile.
@@ -196,7 +200,13 @@ def test_it_is_of_one_moment_between_two_updates(
     )
     savings = Savings(hook)
     train(
-        [hook, savings], 120, use_resource, sync=True, optimizer=optimizer, scope=scope
+        [hook, savings],
+        120,
+        use_resource,
+        updates_by,
+        sync=True,
+        optimizer=optimizer,
+        scope=scope,
     )
     assert max(saving.kept_bytes for saving in savings.all if saving) > 0
     saved = [

@@ -378,7 +378,7 @@ class SyncReplicasOptimizer(_StockOptimizer):
         Raises:
             tf.errors.CancelledError: training ended before that.
         """
-        self._ops("Should").hooks_queue_runner.between_updates(function)
+        self._ops("Should").running_queue_runner.between_updates(function)
 
     def close(self, session: Any) -> None:
         """Ends the training of all replicas, from the chief, after the present update.
@@ -387,8 +387,9 @@ class SyncReplicasOptimizer(_StockOptimizer):
             session: the chief's session.
         """
         ops = self._ops("Should")
+        queue_runner = ops.running_queue_runner
         session.run(ops.close_op)
-        ops.hooks_queue_runner.wait_for_end()
+        queue_runner.wait_for_end()
 
     def stats(self, session: Any) -> dict[str, Any]:
         """Reads the counters of the gate.

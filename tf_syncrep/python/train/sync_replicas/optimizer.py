@@ -219,8 +219,9 @@ class SyncReplicasOptimizer(_StockOptimizer):
 
         Raises:
             RuntimeError: as in `compute_gradients`.
-            ValueError: there are no gradients or no global step, a gradient is of
-                another type, or a pair has something other than a variable.
+            ValueError: there are no gradients or no global step, or it is no variable,
+                a gradient is of another type, or a pair has something other than a
+                variable.
         """
         del name
         _refuse_what_is_no_v1_graph()
@@ -229,6 +230,11 @@ class SyncReplicasOptimizer(_StockOptimizer):
             raise ValueError("Must supply at least one variable")
         if global_step is None:
             raise ValueError("Global step is required to check staleness")
+        if not isinstance(global_step, tf.Variable):
+            raise ValueError(
+                "`global_step` must be a variable. "
+                f"Received: global_step={global_step!r}"
+            )
         for gradient, _ in grads_and_vars:
             if not isinstance(gradient, (tf.Tensor, tf.IndexedSlices, type(None))):
                 raise ValueError("Unknown grad type!")

@@ -285,6 +285,49 @@ def test_chief_does_not_begin_where_no_checkpoint_could_be_written():
         tfs.train.CheckpointSaverHook("/proc/checkpoints", is_chief=False).begin()
 
 
+def test_scope_that_reuses_and_divides_variables_does_not_matter(tmp_path):
+    with tf.Graph().as_default():
+        tf1.train.get_or_create_global_step()
+        hook = tfs.train.CheckpointSaverHook(tmp_path)
+        with tf1.variable_scope("model", partitioner=tf1.fixed_size_partitioner(2)):
+            tf1.get_variable_scope().reuse_variables()
+            hook.begin()
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            hook.after_create_session(session, tf1.train.Coordinator())
+            assert hook._is_marked(session)
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["alone", "sync"])
+@pytest.mark.parametrize("use_resource", [False, True], ids=["ref", "resource"])
+def test_variable_of_unknown_shape_is_saved_at_once(tmp_path, use_resource, sync):
+    def train(until):
+        with tf.Graph().as_default():
+            step = tf1.train.get_or_create_global_step()
+            first = tf1.placeholder_with_default(tf.ones([2, 3]), None)
+            variable = tf1.Variable(
+                first, validate_shape=False, use_resource=use_resource, name="w"
+            )
+            opt = tfs.train.MomentumOptimizer(0.5, 0.5)
+            hooks = [
+                tf1.train.StopAtStepHook(last_step=until),
+                tfs.train.CheckpointSaverHook(tmp_path),
+            ]
+            if sync:
+                opt = tfs.train.SyncReplicasOptimizer(opt, 1)
+                hooks.append(opt.make_session_run_hook(True))
+            train_op = opt.apply_gradients([(tf.ones([2, 3]), variable)], step)
+            with tf1.train.MonitoredTrainingSession(hooks=hooks) as session:
+                while not session.should_stop():
+                    session.run(train_op)
+        reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(tmp_path))
+        return reader.get_tensor("w"), reader.get_tensor("w/Momentum")
+
+    train(1)
+    for found, expected in zip(train(2), (1 - 0.5 - 0.75, 1.5), strict=True):
+        np.testing.assert_array_equal(found, np.full([2, 3], expected))
+
+
 @pytest.mark.parametrize("is_chief", [True, False])
 def test_second_one_in_a_graph_is_refused(tmp_path, is_chief):
     with tf.Graph().as_default():

@@ -25,16 +25,16 @@ def loss(use_resource, parts=None):
     return tf.reduce_sum(rows**2) * scale + tf.reduce_sum((bias - scale) ** 2)
 
 
-def trained_alone(optimizer, steps, use_resource, parts=None):
+def trained_alone(optimizer, steps, use_resource, parts=None, scope=""):
     """The values after each of these numbers of steps of one process.
 
-    The function `optimizer` makes the optimizer.
+    The function `optimizer` makes the optimizer, which makes its slots in a scope.
     """
     found = {}
     with tf.Graph().as_default(), tf.Session() as session:
-        train_op = optimizer().minimize(
-            loss(use_resource, parts), tf.train.get_global_step()
-        )
+        made = loss(use_resource, parts)
+        with tf.variable_scope(scope, auxiliary_name_scope=False):
+            train_op = optimizer().minimize(made, tf.train.get_global_step())
         session.run(tf.global_variables_initializer())
         for step in range(1, max(steps) + 1):
             session.run(train_op)

@@ -14,6 +14,7 @@ from v1_checkpoint_models import ROWS, WIDTH, values
 import tf_syncrep as tfs
 from tf_syncrep.python.checkpoint import directory
 from tf_syncrep.python.checkpoint.session_calls import SessionCalls
+from tf_syncrep.python.train.checkpoint.contents import contents_of_graph
 
 tf1 = tf.compat.v1
 
@@ -24,9 +25,15 @@ OPTIMIZERS = {
 
 
 def build(
-    use_resource, *, parts=None, optimizer="adam_async", sync=False, averages=None
+    use_resource,
+    *,
+    parts=None,
+    optimizer="adam_async",
+    sync=False,
+    averages=None,
+    scope="",
 ):
-    """The train op, and its optimizer."""
+    """The train op, made in a scope, and its optimizer."""
     loss = v1_checkpoint_models.loss(use_resource, parts)
     opt = OPTIMIZERS[optimizer]()
     if sync:
@@ -36,18 +43,22 @@ def build(
             variable_averages=averages,
             variables_to_average=averages and tf1.trainable_variables(),
         )
-    train_op = opt.minimize(loss, global_step=tf1.train.get_global_step())
+    with tf1.variable_scope(scope, auxiliary_name_scope=False):
+        train_op = opt.minimize(loss, global_step=tf1.train.get_global_step())
     return train_op, opt
 
 
-def train(hooks, until, use_resource=True, **options):
+def train(hooks, until, use_resource=True, updates_by="hook", **options):
     """Trains a new graph to a global step; returns the variables at the end.
 
-    The options are those of `build`.
+    The options are those of `build`. A synchronous training's updates are made by the
+    hook or by the chief's "queue_runner".
     """
     with tf.Graph().as_default():
         train_op, opt = build(use_resource, **options)
-        if isinstance(opt, tfs.train.SyncReplicasOptimizer):
+        if updates_by == "queue_runner":
+            tf1.train.add_queue_runner(opt.get_chief_queue_runner())
+        elif isinstance(opt, tfs.train.SyncReplicasOptimizer):
             hooks = [opt.make_session_run_hook(True), *hooks]
         end = tf1.train.StopAtStepHook(last_step=until)
         with tf1.train.MonitoredTrainingSession(hooks=[end, *hooks]) as session:
@@ -125,16 +136,78 @@ def test_an_update_keeps_all_rows_that_it_will_write(
     assert [op.get_attr("all") for op in keeps] == [keeps_all]
 
 
+def saved_together(variables, scope, sync, averages=None):
+    """The groups and the wholes of a new graph's checkpoint, by name.
+
+    An optimizer in a scope of its own trains the variables, of these names and dtypes.
+    """
+    with tf.Graph().as_default():
+        step = tf1.train.get_or_create_global_step()
+        made = [
+            tf1.get_variable(name, [ROWS, WIDTH], dtype)
+            for name, dtype in variables.items()
+        ]
+        opt = tfs.train.MomentumOptimizer(0.01, 0.9)
+        if sync:
+            opt = tfs.train.SyncReplicasOptimizer(
+                opt, 1, variable_averages=averages, variables_to_average=made
+            )
+        with tf1.variable_scope(scope):
+            opt.apply_gradients([(tf.ones_like(v), v) for v in made], step)
+        contents, _ = contents_of_graph()
+    (share,) = contents.shares
+    names = [[v.op.name for v in group.variables] for group in share.groups]
+    return names, share.wholes.keys() - {"global_step"}
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["alone", "sync"])
+@pytest.mark.parametrize("scope", ["", "optimizer", "optimizer/of/tables"])
+def test_slots_are_read_with_their_table(scope, sync):
+    """Also if it was in some scope that the optimizer made them."""
+    slots = f"{scope}/table" if scope else "table"
+    averages = tf.train.ExponentialMovingAverage(0.5) if sync else None
+    groups, wholes = saved_together({"table": tf.float32}, scope, sync, averages)
+    kinds = ["Momentum", "ExponentialMovingAverage"] if sync else ["Momentum"]
+    assert groups == [["table", *(f"{slots}/{kind}" for kind in kinds)]]
+    assert not wholes
+    # The slots have twice the bytes of these weights, which are copied at once.
+    groups, wholes = saved_together({"table": tf.half}, scope, sync)
+    assert not groups
+    assert wholes == {"table", f"{slots}/Momentum"}
+
+
+def test_names_within_names_do_not_confuse_tables_and_slots():
+    names = ("table", "a/table", "table/deep")
+    groups, _ = saved_together(dict.fromkeys(names, tf.float32), "a", sync=True)
+    assert groups == [[name, f"a/{name}/Momentum"] for name in names]
+
+
 @pytest.mark.ci
-@thinned("use_resource, optimizer", [False, True], ["adam_async", "adam"])
-def test_it_is_of_one_moment_between_two_updates(tmp_path, use_resource, optimizer):
+@thinned(
+    "use_resource, optimizer, scope, updates_by",
+    [False, True],
+    ["adam_async", "adam"],
+    ["", "optimizer"],
+    ["hook", "queue_runner"],
+)
+def test_it_is_of_one_moment_between_two_updates(
+    tmp_path, use_resource, optimizer, scope, updates_by
+):
     """Every checkpoint has exactly the variables after its number of updates."""
     # It is slow enough for updates to be made meanwhile.
     hook = tfs.train.CheckpointSaverHook(
         tmp_path, save_steps=5, keep=50, max_bytes_per_sec=20e6
     )
     savings = Savings(hook)
-    train([hook, savings], 120, use_resource, sync=True, optimizer=optimizer)
+    train(
+        [hook, savings],
+        120,
+        use_resource,
+        updates_by,
+        sync=True,
+        optimizer=optimizer,
+        scope=scope,
+    )
     assert max(saving.kept_bytes for saving in savings.all if saving) > 0
     saved = [
         json.loads(path.read_text())["checkpoint"]
@@ -143,7 +216,7 @@ def test_it_is_of_one_moment_between_two_updates(tmp_path, use_resource, optimiz
     steps = {one["state"]["global_step"] for one in saved}
     assert len(steps) > 2
     make = OPTIMIZERS[optimizer]
-    twin = v1_checkpoint_models.trained_alone(make, steps, use_resource)
+    twin = v1_checkpoint_models.trained_alone(make, steps, use_resource, scope=scope)
     for one in saved:
         step = one["state"]["global_step"]
         reader = tf.train.load_checkpoint(str(tmp_path / f"ckpt-{one['number']}"))
@@ -210,6 +283,49 @@ def test_chief_does_not_begin_where_no_checkpoint_could_be_written():
     with tf.Graph().as_default():
         tf1.train.get_or_create_global_step()
         tfs.train.CheckpointSaverHook("/proc/checkpoints", is_chief=False).begin()
+
+
+def test_scope_that_reuses_and_divides_variables_does_not_matter(tmp_path):
+    with tf.Graph().as_default():
+        tf1.train.get_or_create_global_step()
+        hook = tfs.train.CheckpointSaverHook(tmp_path)
+        with tf1.variable_scope("model", partitioner=tf1.fixed_size_partitioner(2)):
+            tf1.get_variable_scope().reuse_variables()
+            hook.begin()
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            hook.after_create_session(session, tf1.train.Coordinator())
+            assert hook._is_marked(session)
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["alone", "sync"])
+@pytest.mark.parametrize("use_resource", [False, True], ids=["ref", "resource"])
+def test_variable_of_unknown_shape_is_saved_at_once(tmp_path, use_resource, sync):
+    def train(until):
+        with tf.Graph().as_default():
+            step = tf1.train.get_or_create_global_step()
+            first = tf1.placeholder_with_default(tf.ones([2, 3]), None)
+            variable = tf1.Variable(
+                first, validate_shape=False, use_resource=use_resource, name="w"
+            )
+            opt = tfs.train.MomentumOptimizer(0.5, 0.5)
+            hooks = [
+                tf1.train.StopAtStepHook(last_step=until),
+                tfs.train.CheckpointSaverHook(tmp_path),
+            ]
+            if sync:
+                opt = tfs.train.SyncReplicasOptimizer(opt, 1)
+                hooks.append(opt.make_session_run_hook(True))
+            train_op = opt.apply_gradients([(tf.ones([2, 3]), variable)], step)
+            with tf1.train.MonitoredTrainingSession(hooks=hooks) as session:
+                while not session.should_stop():
+                    session.run(train_op)
+        reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(tmp_path))
+        return reader.get_tensor("w"), reader.get_tensor("w/Momentum")
+
+    train(1)
+    for found, expected in zip(train(2), (1 - 0.5 - 0.75, 1.5), strict=True):
+        np.testing.assert_array_equal(found, np.full([2, 3], expected))
 
 
 @pytest.mark.parametrize("is_chief", [True, False])

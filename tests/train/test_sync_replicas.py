@@ -95,6 +95,16 @@ def test_gradients_that_cannot_be_applied_are_an_error(cls):
             _optimizer(cls).apply_gradients(pairs, global_step=step_or_none)
 
 
+@pytest.mark.parametrize("step", [0, tf.constant], ids=["number", "tensor"])
+def test_global_step_that_is_no_variable_is_an_error_that_names_it(step):
+    step = step(0, tf.int64) if callable(step) else step
+    pairs = [(tf.ones([1]), tf1.get_variable("w", initializer=[1.0]))]
+    with pytest.raises(ValueError, match="global_step") as caught:
+        _optimizer(OURS).apply_gradients(pairs, global_step=step)
+    rule = "`global_step` must be a variable. Received: "
+    assert str(caught.value) == f"{rule}global_step={step!r}"
+
+
 @either
 def test_use_before_apply_gradients_is_an_error(cls):
     optimizer = _optimizer(cls)

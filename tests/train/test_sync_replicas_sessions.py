@@ -1,6 +1,9 @@
 """SyncReplicasOptimizer in sessions of one process: with its hook, and by hand."""
 
+import contextlib
 import itertools
+import queue
+import threading
 import time
 
 import pytest
@@ -332,6 +335,34 @@ def test_local_variables_that_another_client_has_left_are_not_taken_for_ones_own
         _assert_weights(session, second, batches)
         coordinator.request_stop()
         coordinator.join(threads)
+
+
+def test_close_and_functions_between_updates_wait_for_the_queue_runners_update():
+    replica = twin.Replica()
+    optimizer = replica.optimizer
+    callers, events = queue.Queue(), []
+
+    def train():
+        with contextlib.suppress(tf.errors.OutOfRangeError):
+            while True:
+                replica.train(session, twin.batches(1))
+
+    def function():
+        callers.put(threading.current_thread())
+        training.join(CLOSE_SECS)
+        events.append("the gate is closed")
+
+    training = threading.Thread(target=train)
+    asking = threading.Thread(target=optimizer.between_updates, args=(function,))
+    with _ByHand(replica) as session:
+        training.start()
+        asking.start()
+        assert callers.get(timeout=CLOSE_SECS) is not asking
+        # The runner's update is not over before the function is.
+        optimizer.close(session)
+        events.append("close has returned")
+        asking.join()
+    assert events == ["the gate is closed", "close has returned"]
 
 
 def test_queue_runner_opens_the_gate_anew_in_another_session_of_its_process():

@@ -230,7 +230,9 @@ class Builder:
 def is_table(variable: Any) -> bool:
     """Returns whether a variable is so large that it is written row by row."""
     shape, dtype = variable.shape, variable.dtype.base_dtype
-    if shape.rank == 0 or shape[0] < 2 or not (dtype.is_floating or dtype.is_integer):
+    if not shape.is_fully_defined() or shape.rank == 0 or shape[0] < 2:
+        return False
+    if not (dtype.is_floating or dtype.is_integer):
         return False
     return shape.num_elements() * dtype.size >= BYTES_OF_TABLE
 

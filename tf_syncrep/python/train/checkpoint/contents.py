@@ -6,6 +6,7 @@ and `embeddings/AdamAsync` for an optimizer's slot of it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -17,6 +18,7 @@ from tf_syncrep.python.checkpoint.contents import (
     cpu_of,
     whole_piece,
 )
+from tf_syncrep.python.train.sync_replicas.optimizer import optimizers_of_graph
 from tf_syncrep.python.train.variable_rows import is_written_by_rows, slice_of
 
 _Key = tf.compat.v1.GraphKeys
@@ -33,18 +35,21 @@ def contents_of_graph() -> tuple[Contents, Any]:
         ValueError: a variable has parts that are not ranges of rows.
     """
     variables = tf.compat.v1.global_variables()
-    tables = [v for v in variables if is_written_by_rows(v)]
-    slots = _slots_by_table(tables)
-    of_tables = {id(slot) for found in slots.values() for slot in found}
+    slots = _slots_by_variable(variables)
+    of_others = {id(slot) for found in slots.values() for slot in found}
+    # A variable's slots are saved in the same way as itself, since an update knows only
+    # whether the variable is written row by row.
     groups = [
-        [table, *slots[id(table)]] for table in tables if id(table) not in of_tables
+        [variable, *slots[id(variable)]]
+        for variable in variables
+        if id(variable) not in of_others and is_written_by_rows(variable)
     ]
     # The ops take reference variables after the others.
     groups.sort(key=lambda group: not hasattr(group[0], "handle"))
     builder = Builder()
     for group in groups:
         builder.add_group(group, [_piece_of(group)])
-    of_groups = {id(variable) for variable in tables}
+    of_groups = {id(variable) for group in groups for variable in group}
     others = [v for v in variables if id(v) not in of_groups]
     for variable in others:
         with tf.device(variable.device):
@@ -59,33 +64,60 @@ def contents_of_graph() -> tuple[Contents, Any]:
     return builder.build(), saver
 
 
-def _slots_by_table(tables: list[Any]) -> dict[int, list[Any]]:
-    """Returns each table's slots, by its id: variables of its shape, named after it.
+def _slots_by_variable(variables: list[Any]) -> dict[int, list[Any]]:
+    """Returns each variable's slots that lie beside its rows, by its id.
 
-    This is how TensorFlow names the variables that optimizers and moving averages keep
-    for a variable.
+    A graph's SyncReplicasOptimizer knows its slots. Those of other optimizers are found
+    by TensorFlow's names for them, as are other moving averages: the scope in which the
+    slot was made, the variable's name, and the slot's own.
     """
-    by_name = {table.op.name: table for table in tables}
-    slots: dict[int, list[Any]] = {id(table): [] for table in tables}
-    for slot in tables:
-        name = slot.op.name
-        while "/" in name:
-            name = name.rsplit("/", 1)[0]
-            table = by_name.get(name)
+    slots: dict[int, list[Any]] = {id(variable): [] for variable in variables}
+    for variable in variables:
+        slots[id(variable)] += [
+            slot
+            for optimizer in optimizers_of_graph()
+            for slot in optimizer.slots_of(variable)
+            if id(slot) in slots and _lies_beside(slot, variable)
+        ]
+    known_ids = {id(slot) for found in slots.values() for slot in found}
+    # A table may have a name within another one's. Slots are not trainable.
+    trained_ids = {id(x) for x in variables if x.trainable or slots[id(x)]}
+    by_name = {variable.op.name: variable for variable in variables}
+    for slot in variables:
+        if id(slot) in known_ids | trained_ids:
+            continue
+        for name in _names_within(slot.op.name):
+            variable = by_name.get(name)
             if (
-                table is not None
-                and table.shape == slot.shape
-                and table.device == slot.device
-                and type(table) is type(slot)
+                variable is not None
+                and variable.shape == slot.shape
+                and _lies_beside(slot, variable)
             ):
-                slots[id(table)].append(slot)
+                slots[id(variable)].append(slot)
                 break
-    # A slot of a slot is also a slot of the table.
-    for table in tables:
-        for slot in slots[id(table)]:
-            slots[id(table)] += slots[id(slot)]
+    # A slot of a slot is also a slot of the variable.
+    for variable in variables:
+        for slot in slots[id(variable)]:
+            slots[id(variable)] += slots[id(slot)]
             slots[id(slot)] = []
     return slots
+
+
+def _names_within(name: str) -> Iterator[str]:
+    """Yields what may be the variable's name in a slot's, the likeliest first."""
+    parts = name.split("/")
+    for end in range(len(parts) - 1, 0, -1):
+        for begin in range(end):
+            yield "/".join(parts[begin:end])
+
+
+def _lies_beside(slot: Any, variable: Any) -> bool:
+    """Returns whether a slot has values for each row of a variable, on its task."""
+    return (
+        slot.shape[:1] == variable.shape[:1]
+        and slot.device == variable.device
+        and type(slot) is type(variable)
+    )
 
 
 def _piece_of(group: list[Any]) -> Piece:

@@ -335,7 +335,12 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         for device in devices:
             with tf.device(device):
                 lives.append(sync_gate_ops.task_id()[1])
-        with tf.device(self._global_step.device):
+        # All replicas find it by its name, whatever the scope in which the hook begins.
+        scope = tf.compat.v1.VariableScope(reuse=tf.compat.v1.AUTO_REUSE)
+        with (
+            tf.device(self._global_step.device),
+            tf.compat.v1.variable_scope(scope, auxiliary_name_scope=False),
+        ):
             marker = tf.compat.v1.get_variable(
                 "tf_syncrep_checkpoint_restored",
                 initializer=tf.zeros([len(lives)], tf.int64),

@@ -81,6 +81,13 @@ class SyncReplicasOps:
             self.train_op = self._make_train_op(grads_and_vars)
             self._make_end_ops()
 
+    @property
+    def running_queue_runner(self) -> ChiefQueueRunner:
+        """The queue runner that applies the updates; the hook's if none does."""
+        if self.chief_queue_runner.wait_for_end(0):
+            return self.hooks_queue_runner
+        return self.chief_queue_runner
+
     def _make_local_variables(self) -> None:
         """Makes the variables for a replica's permit, on the replica's own task."""
         anchor = tf.no_op()

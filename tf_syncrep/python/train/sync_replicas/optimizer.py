@@ -219,8 +219,9 @@ class SyncReplicasOptimizer(_StockOptimizer):
 
         Raises:
             RuntimeError: as in `compute_gradients`.
-            ValueError: there are no gradients or no global step, a gradient is of
-                another type, or a pair has something other than a variable.
+            ValueError: there are no gradients or no global step, or it is no variable,
+                a gradient is of another type, or a pair has something other than a
+                variable.
         """
         del name
         _refuse_what_is_no_v1_graph()
@@ -229,6 +230,11 @@ class SyncReplicasOptimizer(_StockOptimizer):
             raise ValueError("Must supply at least one variable")
         if global_step is None:
             raise ValueError("Global step is required to check staleness")
+        if not isinstance(global_step, tf.Variable):
+            raise ValueError(
+                "`global_step` must be a variable. "
+                f"Received: global_step={global_step!r}"
+            )
         for gradient, _ in grads_and_vars:
             if not isinstance(gradient, (tf.Tensor, tf.IndexedSlices, type(None))):
                 raise ValueError("Unknown grad type!")
@@ -315,6 +321,20 @@ class SyncReplicasOptimizer(_StockOptimizer):
         """Returns the names of the inner optimizer's slots."""
         return self._opt.get_slot_names(*args, **kwargs)
 
+    def slots_of(self, variable: Any) -> list[Any]:
+        """Returns what an update of a variable changes besides it.
+
+        Args:
+            variable: any variable of the graph.
+
+        Returns:
+            Its slots, and its moving average; none of a variable that is not trained.
+        """
+        found = [self.get_slot(variable, name) for name in self.get_slot_names()]
+        averages = self._settings.variable_averages
+        found.append(averages and averages.average(variable))
+        return [slot for slot in found if slot is not None]
+
     def make_session_run_hook(
         self,
         is_chief: bool,
@@ -364,7 +384,7 @@ class SyncReplicasOptimizer(_StockOptimizer):
         Raises:
             tf.errors.CancelledError: training ended before that.
         """
-        self._ops("Should").hooks_queue_runner.between_updates(function)
+        self._ops("Should").running_queue_runner.between_updates(function)
 
     def close(self, session: Any) -> None:
         """Ends the training of all replicas, from the chief, after the present update.
@@ -373,8 +393,9 @@ class SyncReplicasOptimizer(_StockOptimizer):
             session: the chief's session.
         """
         ops = self._ops("Should")
+        queue_runner = ops.running_queue_runner
         session.run(ops.close_op)
-        ops.hooks_queue_runner.wait_for_end()
+        queue_runner.wait_for_end()
 
     def stats(self, session: Any) -> dict[str, Any]:
         """Reads the counters of the gate.

@@ -79,12 +79,12 @@ def _slots_by_variable(variables: list[Any]) -> dict[int, list[Any]]:
             for slot in optimizer.slots_of(variable)
             if id(slot) in slots and _lies_beside(slot, variable)
         ]
-    known_ids = {id(slot) for found in slots.values() for slot in found}
+    known = {id(slot) for found in slots.values() for slot in found}
     # A table may have a name within another one's. Slots are not trainable.
-    trained_ids = {id(x) for x in variables if x.trainable or slots[id(x)]}
+    known |= {id(x) for x in variables if x.trainable or slots[id(x)]}
     by_name = {variable.op.name: variable for variable in variables}
     for slot in variables:
-        if id(slot) in known_ids | trained_ids:
+        if id(slot) in known:
             continue
         for name in _names_within(slot.op.name):
             variable = by_name.get(name)

@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from types import FrameType
 from typing import Any, NoReturn
 
 from tf_syncrep.python.distribute import (
@@ -195,6 +196,7 @@ class _Run:
         # message.
         self._may_hang = options.run_script_on != "coordinator" and options.num_ps > 0
         self._parent_pipe = parent_pipe
+        self._is_signalled = False
         # Unlike Queue, SimpleQueue allows put() in a signal handler.
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._output = Output(
@@ -254,9 +256,18 @@ class _Run:
     def _listen(self) -> None:
         for signum in supervision.STOP_SIGNALS:
             if signal.getsignal(signum) != signal.SIG_IGN:
-                signal.signal(signum, lambda s, _: self._events.put(_Signal(s)))
+                signal.signal(signum, self._take_signal)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, supervision.STOP_SIGNALS)
         threading.Thread(target=self._watch_parent, daemon=True).start()
+
+    def _take_signal(self, signum: int, frame: FrameType | None) -> None:
+        del frame
+        if self._is_signalled:
+            # The front process kills the tasks. The thread that makes the decisions may
+            # be in a write that waits for a reader.
+            os._exit(128 + signum)
+        self._is_signalled = True
+        self._events.put(_Signal(signum))
 
     def _watch_parent(self) -> None:
         os.read(self._parent_pipe, 1)  # Returns when the front process has died.
@@ -505,7 +516,7 @@ class _Run:
             The script's status: that of the first task, in their order, that failed.
 
         Raises:
-            _Stop: another signal comes.
+            _Stop: nobody reads the output any more.
         """
         targets = [self._processes[name] for name in self._awaited]
         self._output.say(
@@ -530,8 +541,8 @@ class _Run:
                     )
                     process.send_signal_to_group(signal.SIGKILL)
                     process.wait()
-            elif isinstance(again := self._next_event(left), _Signal):
-                raise _Stop(again.status, at_once=True)
+            else:
+                self._next_event(left)
         return next((p.exit_status for p in targets if p.exit_status != 0), 0)
 
     def _stop_all(self) -> None:

@@ -131,6 +131,9 @@ def run_supervised(body: Callable[[int], int]) -> int:
         The status of `body`, or 128 plus the number of the signal that killed its
         process.
     """
+    # Whoever started this process may ignore it: children would be reaped unseen, and
+    # their statuses lost.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     become_subreaper()
     sys.stdout.flush()
     sys.stderr.flush()

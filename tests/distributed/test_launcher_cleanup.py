@@ -93,6 +93,17 @@ def test_grandchildren_are_killed_when_the_script_ends(script):
         assert command.wait_for_all() == 5
 
 
+def test_what_a_shell_has_started_before_it_becomes_the_launcher_is_left(script):
+    shell = '(sleep 1000; true) >/dev/null 2>&1 & echo bystander $!; exec "$@"'
+    program = ["sh", "-c", shell, "sh", commands.CONSOLE_SCRIPT]
+    path = script(SCRIPT.replace('print("ready", flush=True)', "sys.exit(5)"))
+    with commands.Command(*WORKERS_ONLY, path, program=program) as command:
+        bystander = int(command.wait_for_line(r"bystander (\d+)")[1])
+        # It has the only process below it: the script's children are killed.
+        assert command.wait() == 5
+        assert set(command.pids()) == {bystander, only_child(bystander)}
+
+
 @pytest.mark.parametrize("victim", ["front", "body"])
 def test_a_killed_launcher_leaves_nothing(sleeper, victim):
     with commands.Command(*WORKERS_ONLY, sleeper, "SIGTERM", "SIGINT") as command:

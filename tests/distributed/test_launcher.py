@@ -161,12 +161,15 @@ def test_the_script_inherits_the_environment_but_no_proxy_for_loopback(script):
     path = script(
         "import os\n"
         "print([os.environ[v] for v in ('MINE', 'no_proxy', 'PYTHONUNBUFFERED')])\n"
+        "print([os.environ[v] for v in ('no_grpc_proxy', 'NO_PROXY')])\n"
         "print([os.environ.get(f'TF_NUM_{v}OP_THREADS') for v in ('INTER', 'INTRA')])"
     )
-    env = {"MINE": "yes", "no_proxy": "a.example"}
+    env = {"MINE": "yes", "no_proxy": "a.example", "no_grpc_proxy": ""}
+    env["NO_PROXY"] = "127.0.0.1"
     result = commands.run(*WORKERS_ONLY, 1, "--inter-op-threads", 2, path, env=env)
     assert messages(result.stdout) == [
         "worker-0 | ['yes', 'a.example,127.0.0.1', '1']",
+        "worker-0 | ['127.0.0.1', '127.0.0.1']",
         "worker-0 | ['2', None]",
     ]
 

@@ -6,7 +6,15 @@ import time
 from collections.abc import Sequence
 from typing import NoReturn
 
-from tf_syncrep.python.distribute import allow, cluster, ports, script, server, tunnels
+from tf_syncrep.python.distribute import (
+    allow,
+    cluster,
+    ports,
+    proxies,
+    script,
+    server,
+    tunnels,
+)
 from tf_syncrep.python.distribute.launch_options import MAX_SECS
 from tf_syncrep.python.distribute.readiness import grpc_answers
 
@@ -74,6 +82,7 @@ def run(
             [address for job in served for address in task.cluster.get(job, ())],
             ready_timeout_secs,
         )
+    environ = proxies.environment(task, environ)
     command = script.command(path, args, module)
     sys.stdout.flush()
     os.execve(command[0], command, environ)

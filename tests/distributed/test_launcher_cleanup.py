@@ -7,9 +7,13 @@ import signal
 import subprocess
 
 import commands
+import programs
 import pytest
 import waiting
 from process_threads import all_in_state, only_child
+
+from tf_syncrep.python.distribute import supervision
+from tf_syncrep.python.distribute.task_process import TaskProcess
 
 pytestmark = pytest.mark.one_version
 
@@ -91,6 +95,29 @@ def test_grandchildren_are_killed_when_the_script_ends(script):
     path = script(SCRIPT.replace('print("ready", flush=True)', "sys.exit(5)"))
     with commands.Command(*WORKERS_ONLY, path) as command:
         assert command.wait_for_all() == 5
+
+
+def signal_outlived_task():
+    """The status of a child of a task that has ended, and signals to groups."""
+    supervision.become_subreaper()
+    lines, sent = [], []
+    task = TaskProcess(
+        *("worker-0", ["sh", "-c", "sleep 1000 & echo $!"], os.environ),
+        on_line=lambda line, _: lines.append(line),
+        on_exit=lambda _: None,
+    )
+    task.wait()
+    os.killpg = lambda *args: sent.append(args)
+    task.send_signal_to_group(signal.SIGTERM)
+    child = int(lines[0])
+    if sent:
+        os.kill(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), sent
+
+
+def test_signals_reach_what_is_left_of_a_task_and_no_group_that_has_its_number():
+    # The kernel may give the number of a task that has ended to another group.
+    assert programs.call(signal_outlived_task) == [-signal.SIGTERM, []]
 
 
 def test_what_a_shell_has_started_before_it_becomes_the_launcher_is_left(script):

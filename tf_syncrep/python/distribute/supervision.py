@@ -62,7 +62,7 @@ def kill_descendants(but_not: Collection[int] = ()) -> None:
     # A process in uninterruptible sleep may outlast the deadline.
     deadline = time.monotonic() + _REAP_DEADLINE_SECS
     while time.monotonic() < deadline:
-        found = _descendants(os.getpid(), but_not)
+        found = descendants(os.getpid(), but_not)
         if but_not and not found:
             return
         for pid in found:
@@ -145,7 +145,7 @@ def run_supervised(body: Callable[[int], int]) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     read_end, write_end = os.pipe()
-    bystanders = _descendants(os.getpid())
+    bystanders = descendants(os.getpid())
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     child = os.fork()
     if child == 0:
@@ -188,7 +188,8 @@ def _run_body(body: Callable[[int], int], read_end: int, write_end: int) -> None
         os._exit(status)
 
 
-def _descendants(ancestor: int, but_not: Collection[int] = ()) -> list[int]:
+def descendants(ancestor: int, but_not: Collection[int] = ()) -> list[int]:
+    """Returns the processes below one, except some and those below these."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if not entry.isdigit():

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
-from tf_syncrep.python.distribute.supervision import die_with_parent
+from tf_syncrep.python.distribute.supervision import descendants, die_with_parent
 from tf_syncrep.python.distribute.task_output import TaskOutput
 
 
@@ -130,8 +130,16 @@ class TaskProcess:
 
     def send_signal_to_group(self, signum: int) -> None:
         """Sends a signal to the process and its group, even after its end."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signum)
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signum)
+            return
+        # Once the process has been reaped and its group is empty, the kernel may give
+        # the number to anybody.
+        for pid in descendants(os.getpid()):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if os.getpgid(pid) == self.pid:
+                    os.kill(pid, signum)
 
     def wait(self, timeout_secs: float | None = None) -> bool:
         """Waits for the end of the process and its last lines.

@@ -131,6 +131,22 @@ def test_what_a_shell_has_started_before_it_becomes_the_launcher_is_left(script)
         assert set(command.pids()) == {bystander, only_child(bystander)}
 
 
+def test_orphans_that_have_ended_are_reaped_while_the_script_runs(script):
+    path = script(
+        "import os\n"
+        "for _ in range(3): os.system('sh -c \"echo orphan \\\\$\\\\$\" &')\n"
+        "input()\n"
+        "raise SystemExit(3)\n"
+    )
+    with commands.Command(*WORKERS_ONLY, path, stdin=subprocess.PIPE) as command:
+        command.wait_for_line("orphan", occurrence=3)
+        orphans = re.findall(r"orphan (\d+)", command.output)
+        waiting.until(lambda: not any(os.path.exists(f"/proc/{x}") for x in orphans))
+        # The status of the script itself is left to who waits for it.
+        command.write("\n")
+        assert command.wait_for_all() == 3
+
+
 @pytest.mark.parametrize("victim", ["front", "body"])
 def test_a_killed_launcher_leaves_nothing(sleeper, victim):
     with commands.Command(*WORKERS_ONLY, sleeper, "SIGTERM", "SIGINT") as command:

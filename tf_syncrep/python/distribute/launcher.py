@@ -32,6 +32,7 @@ FAILED = 1  # The status if a part of the cluster, and not the script, ended the
 OUTPUT_CLOSED = 128 + signal.SIGPIPE
 _PROBE_INTERVAL_SECS = 0.1
 _STOP_SECS = 5.0
+_REAP_INTERVAL_SECS = 5.0
 # Tasks that write nothing for this long may be waiting for ever.
 _SILENCE_SECS = 30.0
 
@@ -188,6 +189,8 @@ class _Run:
         self._awaited = self._to_be_awaited()
         self._leader = self._awaited[0]
         self._processes: dict[str, TaskProcess] = {}
+        # Held while a task is started, so that it is in `_processes` when it has ended.
+        self._starts = threading.Lock()
         self._restarts = collections.Counter[str]()
         self._restarts_of_all = 0
         self._lost: set[str] = set()
@@ -249,7 +252,8 @@ class _Run:
             # started.
             process.send_signal_to_group(signal.SIGKILL)
             process.wait()
-        self._processes.clear()
+        with self._starts:
+            self._processes.clear()
         self._lost.clear()
         self._awaited = self._to_be_awaited()
 
@@ -259,6 +263,7 @@ class _Run:
                 signal.signal(signum, self._take_signal)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, supervision.STOP_SIGNALS)
         threading.Thread(target=self._watch_parent, daemon=True).start()
+        threading.Thread(target=self._reap_orphans, daemon=True).start()
 
     def _take_signal(self, signum: int, frame: FrameType | None) -> None:
         del frame
@@ -272,6 +277,14 @@ class _Run:
     def _watch_parent(self) -> None:
         os.read(self._parent_pipe, 1)  # Returns when the front process has died.
         self._events.put(_Abandoned(FAILED))
+
+    def _reap_orphans(self) -> None:
+        """Keeps processes that the script has left from filling the process table."""
+        while True:
+            time.sleep(_REAP_INTERVAL_SECS)
+            with self._starts:
+                tasks = {process.pid for process in self._processes.values()}
+                supervision.reap_orphans(but_not=tasks)
 
     def _next_event(self, timeout_secs: float | None = None) -> _Event | None:
         """Returns the next event, or None when the time is up.
@@ -313,17 +326,18 @@ class _Run:
 
         alone = [n for n in self._scripts if n != EVALUATOR] == [name]
         try:
-            self._processes[name] = TaskProcess(
-                name,
-                command,
-                environ,
-                on_line=on_line,
-                on_exit=lambda process: self._events.put(_Exit(process)),
-                reads_stdin=alone,
-                # A progress bar that redraws itself needs a terminal of its own.
-                terminal=open_terminal() if alone else None,
-                on_data=self._output.pass_on,
-            )
+            with self._starts:
+                self._processes[name] = TaskProcess(
+                    name,
+                    command,
+                    environ,
+                    on_line=on_line,
+                    on_exit=lambda process: self._events.put(_Exit(process)),
+                    reads_stdin=alone,
+                    # A progress bar that redraws itself needs a terminal of its own.
+                    terminal=open_terminal() if alone else None,
+                    on_data=self._output.pass_on,
+                )
         except OSError as error:
             self._output.say(f"{name} could not be started: {error}")
             raise _Stop(FAILED) from None

@@ -76,6 +76,18 @@ def kill_descendants(but_not: Collection[int] = ()) -> None:
         time.sleep(0.01)
 
 
+def reap_orphans(but_not: Collection[int]) -> None:
+    """Reaps what has ended of the orphans that this process has become the parent of.
+
+    Args:
+        but_not: its own children, whose ends others wait for. No other child of its own
+            may be there.
+    """
+    for pid in descendants(os.getpid(), but_not):
+        with contextlib.suppress(ChildProcessError):  # its parent lives
+            os.waitpid(pid, os.WNOHANG)
+
+
 def run_command(command: Sequence[str], descriptors: Sequence[int] = ()) -> int:
     """Runs a command, which must call `die_with_parent`, to its end.
 

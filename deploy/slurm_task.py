@@ -5,7 +5,8 @@ r"""Makes a task of a TensorFlow cluster of a task of a Slurm step.
 
 Sets TF_CONFIG by what Slurm says of the step, then is `tf-syncrep task`. The first of
 Slurm's tasks is the chief, which runs the script; then come workers, then parameter
-servers, and with `--evaluator` one more, which follows the checkpoints.
+servers, and with `--evaluator` one more, which follows the checkpoints. With
+`--chief-status` the chief's exit status is in a file afterwards.
 
 Not by TensorFlow's SlurmClusterResolver: it sorts node names as text, and so takes task
 17 to be on node10 where Slurm has it on node2; and it finds no task where there are no
@@ -17,6 +18,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -73,6 +75,12 @@ def main() -> None:
     parser.add_argument("--ps", type=int, required=True)
     parser.add_argument("--evaluator", action="store_true")
     parser.add_argument("--port", type=int, default=22220, help="first port of a node")
+    parser.add_argument(
+        "--chief-status",
+        metavar="FILE",
+        help="a file for the chief's exit status, which srun does not tell: it kills "
+        "the servers, and has their status",
+    )
     parser.add_argument("--run-script-on", default="coordinator", help="as `task` has")
     parser.add_argument("script", help="a Python file")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="its own arguments")
@@ -94,7 +102,35 @@ def main() -> None:
     if program is None:
         parser.error(f"there is no tf-syncrep beside {sys.executable}, nor on PATH")
     command = ["task", "--run-script-on", options.run_script_on, options.script]
-    os.execv(program, [program, *command, *options.args])
+    command = [program, *command, *options.args]
+    if options.chief_status is not None and os.environ["SLURM_PROCID"] == "0":
+        sys.exit(_run_chief(command, options.chief_status))
+    os.execv(program, command)
+
+
+def _run_chief(command: list[str], status_file: str) -> int:
+    """Runs the chief, passes signals on to it, and writes its status to a file."""
+    signals = {
+        signal.SIGINT,
+        signal.SIGTERM,
+        signal.SIGHUP,
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+    }
+    # A signal that comes before there is a process waits until it can be passed on.
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    process = subprocess.Popen(
+        command,
+        preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, signals),
+    )
+    for signum in signals:
+        signal.signal(signum, lambda number, _: process.send_signal(number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+    status = process.wait()
+    status = status if status >= 0 else 128 - status
+    with open(status_file, "w", encoding="utf-8") as file:
+        file.write(f"{status}\n")
+    return status
 
 
 if __name__ == "__main__":

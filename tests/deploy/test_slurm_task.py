@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import signal
 import sys
 
 import commands
@@ -26,18 +27,37 @@ CLUSTER = {
     "ps": ["node11:22220", "node11:22221", "node11:22222"],
 }
 
+# Runs the chief of a step, with another script, and then kills the servers.
+SRUN = """#!{python}
+import os, subprocess, sys
+os.environ |= dict(SLURM_STEP_NUM_TASKS="7", SLURM_STEP_NODELIST="node[9-11]",
+                   SLURM_STEP_TASKS_PER_NODE="3,2(x2)", SLURM_PROCID="0")
+command = sys.argv[sys.argv.index("python") + 1 : sys.argv.index("--sync") - 1]
+script = os.environ["SCRIPT"]
+if script:
+    command += ["--run-script-on", "all", script]
+    subprocess.run([sys.executable, *command])
+sys.exit(137)
+"""
+
 
 @pytest.fixture
-def run(tmp_path):
-    """Runs the bridge around a script that prints its TF_CONFIG."""
-    script = tmp_path / "script.py"
-    script.write_text("import os, sys; print(os.environ['TF_CONFIG'], *sys.argv[1:])")
+def nodes(tmp_path):
+    """A folder of programs, with one that knows the nodes' names."""
     scontrol = tmp_path / "scontrol"
     scontrol.write_text(
         '#!/bin/sh\n[ "$*" = "show hostnames node[9-11]" ] && '
         'printf "node9\\nnode10\\nnode11\\n"\n'
     )
     scontrol.chmod(0o755)
+    return tmp_path
+
+
+@pytest.fixture
+def run(tmp_path, nodes):
+    """Runs the bridge around a script that prints its TF_CONFIG."""
+    script = tmp_path / "script.py"
+    script.write_text("import os, sys; print(os.environ['TF_CONFIG'], *sys.argv[1:])")
 
     def run(environment, ps=3, options=()):
         # All tasks run the script: no server answers at these addresses.
@@ -45,7 +65,7 @@ def run(tmp_path):
         return commands.run(
             *(*options, script, "--its-own", 1),
             program=[sys.executable, str(SCRIPT)],
-            env={"PATH": f"{tmp_path}:{os.environ['PATH']}", **environment},
+            env={"PATH": f"{nodes}:{os.environ['PATH']}", **environment},
         )
 
     return run
@@ -79,3 +99,57 @@ def test_another_number_of_tasks_is_refused(run, tasks):
         "start it by srun --ntasks=10: one chief, 6 workers, 3 ps. "
         f"Received: SLURM_STEP_NUM_TASKS={tasks}" in result.output
     )
+
+
+@pytest.mark.parametrize(
+    ("source", "status"),
+    [
+        ("raise SystemExit(0)", 0),
+        ("raise SystemExit(3)", 3),
+        ("import os; os.kill(os.getpid(), 15)", 143),
+        (None, 137),  # The chief did not come as far as its end.
+    ],
+)
+def test_the_jobs_status_is_the_chiefs(nodes, source, status):
+    (nodes / "srun").write_text(SRUN.format(python=sys.executable))
+    (nodes / "srun").chmod(0o755)
+    (nodes / "deploy").symlink_to(SCRIPT.parent)
+    (nodes / "chief_status.7").write_text("5\n")  # as of the job's run before
+    (nodes / "script.py").write_text(source or "")
+    result = commands.run(
+        SCRIPT.with_name("slurm.sbatch"),
+        program=["bash"],
+        env={
+            "PATH": f"{nodes}:{os.environ['PATH']}",
+            "SLURM_JOB_ID": "7",
+            "SCRIPT": "script.py" if source else "",
+        },
+        cwd=nodes,
+    )
+    assert result.process.returncode == status, result.output
+    assert list(nodes.glob("chief_status*")) == []
+
+
+def test_signals_reach_the_chief(nodes):
+    script = nodes / "script.py"
+    script.write_text(
+        "import signal, sys\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))\n"
+        "print('ready', flush=True)\n"
+        "signal.pause()\n"
+    )
+    status = nodes / "status"
+    with commands.Command(
+        *("--workers", 6, "--ps", 3, "--run-script-on", "all"),
+        *("--chief-status", status, script),
+        program=[sys.executable, str(SCRIPT)],
+        env={
+            "PATH": f"{nodes}:{os.environ['PATH']}",
+            "SLURM_PROCID": "0",
+            **STEP,
+        },
+    ) as command:
+        command.wait_for_line("ready")
+        command.process.send_signal(signal.SIGTERM)
+        assert command.wait() == 5
+    assert status.read_text() == "5\n"

@@ -11,6 +11,12 @@ import pytest
 # Without servers nothing imports TensorFlow, and a launch takes a fraction of a second.
 WORKERS_ONLY = ("launch", "--run-script-on", "workers", "--ps", 0, "--workers")
 
+IGNORES_ENDS_OF_CHILDREN = """
+import os, signal, sys
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
 
 def messages(lines):
     """Lines without their time, so that they can be compared."""
@@ -25,6 +31,24 @@ def test_returns_128_plus_the_signal_that_killed_the_script_and_names_it(script)
         r"launch   \| worker-0 \(pid \d+\) was killed by SIGSEGV",
         messages(result.stderr)[-1],
     )
+
+
+@pytest.mark.parametrize(
+    "launched_by",
+    [
+        # What a parent ignores, and what it has closed, is so for its children as well.
+        [sys.executable, "-c", IGNORES_ENDS_OF_CHILDREN],
+        ["sh", "-c", 'exec "$@" >&-', "sh"],
+        ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"],
+    ],
+    ids=["ignored", "no_output", "no_streams"],
+)
+def test_returns_the_scripts_status_whatever_started_it(script, launched_by):
+    path = script("import sys; print('out'); print('err', file=sys.stderr); exit(3)")
+    program = [*launched_by, commands.CONSOLE_SCRIPT]
+    result = commands.run(*WORKERS_ONLY, 1, path, program=program)
+    assert result.process.returncode == 3
+    assert "Traceback" not in result.output
 
 
 def test_each_task_gets_its_own_tf_config_and_the_arguments(script):
@@ -137,12 +161,15 @@ def test_the_script_inherits_the_environment_but_no_proxy_for_loopback(script):
     path = script(
         "import os\n"
         "print([os.environ[v] for v in ('MINE', 'no_proxy', 'PYTHONUNBUFFERED')])\n"
+        "print([os.environ[v] for v in ('no_grpc_proxy', 'NO_PROXY')])\n"
         "print([os.environ.get(f'TF_NUM_{v}OP_THREADS') for v in ('INTER', 'INTRA')])"
     )
-    env = {"MINE": "yes", "no_proxy": "a.example"}
+    env = {"MINE": "yes", "no_proxy": "a.example", "no_grpc_proxy": ""}
+    env["NO_PROXY"] = "127.0.0.1"
     result = commands.run(*WORKERS_ONLY, 1, "--inter-op-threads", 2, path, env=env)
     assert messages(result.stdout) == [
         "worker-0 | ['yes', 'a.example,127.0.0.1', '1']",
+        "worker-0 | ['127.0.0.1', '127.0.0.1']",
         "worker-0 | ['2', None]",
     ]
 

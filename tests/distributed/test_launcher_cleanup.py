@@ -7,9 +7,13 @@ import signal
 import subprocess
 
 import commands
+import programs
 import pytest
 import waiting
 from process_threads import all_in_state, only_child
+
+from tf_syncrep.python.distribute import supervision
+from tf_syncrep.python.distribute.task_process import TaskProcess
 
 pytestmark = pytest.mark.one_version
 
@@ -91,6 +95,56 @@ def test_grandchildren_are_killed_when_the_script_ends(script):
     path = script(SCRIPT.replace('print("ready", flush=True)', "sys.exit(5)"))
     with commands.Command(*WORKERS_ONLY, path) as command:
         assert command.wait_for_all() == 5
+
+
+def signal_outlived_task():
+    """The status of a child of a task that has ended, and signals to groups."""
+    supervision.become_subreaper()
+    lines, sent = [], []
+    task = TaskProcess(
+        *("worker-0", ["sh", "-c", "sleep 1000 & echo $!"], os.environ),
+        on_line=lambda line, _: lines.append(line),
+        on_exit=lambda _: None,
+    )
+    task.wait()
+    os.killpg = lambda *args: sent.append(args)
+    task.send_signal_to_group(signal.SIGTERM)
+    child = int(lines[0])
+    if sent:
+        os.kill(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), sent
+
+
+def test_signals_reach_what_is_left_of_a_task_and_no_group_that_has_its_number():
+    # The kernel may give the number of a task that has ended to another group.
+    assert programs.call(signal_outlived_task) == [-signal.SIGTERM, []]
+
+
+def test_what_a_shell_has_started_before_it_becomes_the_launcher_is_left(script):
+    shell = '(sleep 1000; true) >/dev/null 2>&1 & echo bystander $!; exec "$@"'
+    program = ["sh", "-c", shell, "sh", commands.CONSOLE_SCRIPT]
+    path = script(SCRIPT.replace('print("ready", flush=True)', "sys.exit(5)"))
+    with commands.Command(*WORKERS_ONLY, path, program=program) as command:
+        bystander = int(command.wait_for_line(r"bystander (\d+)")[1])
+        # It has the only process below it: the script's children are killed.
+        assert command.wait() == 5
+        assert set(command.pids()) == {bystander, only_child(bystander)}
+
+
+def test_orphans_that_have_ended_are_reaped_while_the_script_runs(script):
+    path = script(
+        "import os\n"
+        "for _ in range(3): os.system('sh -c \"echo orphan \\\\$\\\\$\" &')\n"
+        "input()\n"
+        "raise SystemExit(3)\n"
+    )
+    with commands.Command(*WORKERS_ONLY, path, stdin=subprocess.PIPE) as command:
+        command.wait_for_line("orphan", occurrence=3)
+        orphans = re.findall(r"orphan (\d+)", command.output)
+        waiting.until(lambda: not any(os.path.exists(f"/proc/{x}") for x in orphans))
+        # The status of the script itself is left to who waits for it.
+        command.write("\n")
+        assert command.wait_for_all() == 3
 
 
 @pytest.mark.parametrize("victim", ["front", "body"])

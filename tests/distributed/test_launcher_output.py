@@ -1,10 +1,15 @@
 """`tf-syncrep launch`: the output of tasks is passed on to a pipe or a terminal."""
 
+import contextlib
+import os
 import re
+import signal
 import subprocess
 
 import commands
 import pytest
+import waiting
+from process_threads import only_child
 
 ONE_SCRIPT = ("launch", "--run-script-on", "workers", "--ps", 0)
 FREED = (
@@ -119,6 +124,57 @@ def test_shows_a_line_when_it_is_written_and_not_at_the_end(script):
         command.wait_for_line(r"worker-0 \| first$")
         command.write("go\n")
         assert command.wait() == 0
+
+
+@contextlib.contextmanager
+def slow_reader(script):
+    """A launch whose script has ended, but whose output nobody reads yet.
+
+    One pipe cannot hold the output, but the launcher's and the script's do.
+    """
+    path = script("for i in range(1200): print(i, 'x' * 80)\nprint('the last')")
+    with subprocess.Popen(
+        [commands.CONSOLE_SCRIPT, *map(str, ONE_SCRIPT), "--no-prefix", path],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        said = process.stderr.readline()
+        task = re.search(r"worker-0 runs the script \(pid (\d+)\)", said)[1]
+        waiting.until(lambda: not os.path.exists(f"/proc/{task}"))
+        yield process
+
+
+def test_a_reader_that_is_slow_at_the_end_gets_all_lines(script):
+    with slow_reader(script) as process:
+        # The launcher waits longer than it would for lines of a script's children.
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1.0)
+        lines = process.stdout.read().splitlines()
+        assert process.wait(commands.DEADLINE_SECS) == 0
+    assert lines == [*(f"{i} {'x' * 80}" for i in range(1200)), "the last"]
+
+
+def test_a_second_signal_ends_a_launcher_whose_reader_is_slow(script):
+    with slow_reader(script) as process:
+        body = only_child(process.pid)
+
+        def ends():
+            # The front process, which passes signals on, may itself have ended else.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(body, signal.SIGTERM)
+            return process.poll() is not None
+
+        waiting.until(ends)
+        assert process.returncode == 128 + signal.SIGTERM
+
+
+def test_a_child_that_goes_on_writing_does_not_keep_the_run(script):
+    path = script("import subprocess; subprocess.Popen(['yes'])")
+    result = commands.run(*ONE_SCRIPT, "--no-prefix", path)
+    assert result.process.returncode == 0
+    assert set(result.stdout) <= {"y"}
 
 
 def test_a_progress_bar_redraws_on_a_terminal_beside_lines_of_other_kinds(script):

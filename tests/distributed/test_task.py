@@ -17,6 +17,12 @@ CHECKPOINT_SCRIPT = pathlib.Path(__file__).with_name("checkpoint_script.py")
 
 COUNTING_SCRIPT = pathlib.Path(__file__).with_name("counting_script.py")
 
+# The proxy, at which nobody listens, is not for the tasks' calls.
+PROXY = {
+    "http_proxy": "http://127.0.0.1:1",
+    **dict.fromkeys(("no_proxy", "NO_PROXY", "no_grpc_proxy"), "a.example"),
+}
+
 
 @contextlib.contextmanager
 def _cluster(**options):
@@ -46,7 +52,7 @@ def _tf_config(cluster, job, index=0):
 def test_the_same_command_makes_a_cluster_with_the_chief_started_first():
 
     def start(job):
-        env = {**_environment(cluster, job), "TF_CPP_MIN_LOG_LEVEL": "2"}
+        env = {**_environment(cluster, job), **PROXY, "TF_CPP_MIN_LOG_LEVEL": "2"}
         return commands.Command("task", COUNTING_SCRIPT, env=env)
 
     with (
@@ -87,6 +93,18 @@ def test_lost_server_is_an_interruption_where_a_scheduler_starts_tasks_again(tmp
             assert chief.wait() == 0, chief.output
     assert re.search(r"Training goes on from .*ckpt-\d+, in epoch", chief.output)
     checkpoint_models.assert_trained(tmp_path / "result" / "result.npz", updates)
+
+
+def test_a_script_uses_no_proxy_for_the_hosts_of_the_cluster(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(f"import os\nprint(*[os.environ[x] for x in {list(PROXY)}])")
+    cluster = {"chief": ["a.example:1"], "worker": ["b:1", "b:2"], "ps": ["[::1]:1"]}
+    result = commands.run(
+        *("task", "--run-script-on", "all", "--allow", "all", script),
+        env={"TF_CONFIG": _tf_config(cluster, "chief"), **PROXY},
+    )
+    hosts = "a.example,b,::1"
+    assert result.stdout == [f"http://127.0.0.1:1 {hosts} {hosts} {hosts}"]
 
 
 def test_servers_that_do_not_answer_are_named(tmp_path):

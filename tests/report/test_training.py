@@ -125,6 +125,17 @@ def test_time_of_training_is_told_by_who_writes_it(tmp_path, pause_secs):
     assert found.waited_share(found.workers["worker:0"]) == pytest.approx(0.4)
 
 
+def test_a_table_whose_first_figures_are_cut_off_is_left_out(tmp_path):
+    figures = event_logs.sync_figures(9, {}, {})
+    figures |= {f"tables/{x}/whole": 1.0 for x in OF_TABLE}
+    figures |= {"tables/without_row/cut": 2.0, "tables/bytes/cut": 1024.0}
+    event_logs.write(tmp_path / "a.tfevents.1", [(1e9 + 1, figures)], 1e9)
+    found, _ = latest(tmp_path)
+    assert [x.split()[0] for x in summary.tables(found).splitlines()] == [
+        *("table", "whole")
+    ]
+
+
 def test_figures_of_tables_are_sums_of_sessions_or_the_latest(tmp_path):
     session(tmp_path / "a.tfevents.1", 1e9, 3)
     for number, tables in enumerate(({"items": 6}, {"items": 7, "b/c": 4096}), 1):

@@ -60,10 +60,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status.
     """
+    _open_standard_streams()
     argv = sys.argv[1:] if argv is None else argv
     arguments = _parser().parse_args(argv, argparse.Namespace(words=tuple(argv)))
     run: Callable[[argparse.Namespace], int] = arguments.run
     return run(arguments)
+
+
+def _open_standard_streams() -> None:
+    """Opens /dev/null in place of standard streams that are closed, as by `>&-`.
+
+    Otherwise the next file or connection that is opened would take their numbers, here
+    and in the processes that this one starts.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest free number
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8"))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,9 +1,9 @@
 """The options of a launch on a local cluster."""
 
 import dataclasses
-import math
 import numbers
 import os
+import threading
 from collections.abc import Sequence
 from typing import Any, TypeGuard
 
@@ -11,6 +11,7 @@ from tf_syncrep.python.distribute import allow, script, threads
 
 WORKER_FAILURE_POLICIES = ("continue", "restart", "stop")
 PS_FAILURE_POLICIES = ("restart", "stop")
+MAX_SECS = threading.TIMEOUT_MAX  # Python waits no longer; some 292 years
 
 
 class LaunchError(ValueError):
@@ -137,10 +138,10 @@ class LaunchOptions:
             ("grace_secs", self.grace_secs),
         ):
             is_number = isinstance(value, numbers.Real)
-            if not is_number or not 0 <= value < math.inf:
+            if not is_number or not 0 <= value <= MAX_SECS:
                 raise LaunchError(
                     argument,
-                    "must be a number of seconds that is not negative. "
+                    f"must be a number of seconds from 0 to {MAX_SECS:.0f}. "
                     f"Received: {value!r}",
                 )
         if not self.has_chief and self.run_script_on == "coordinator":

@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from types import FrameType
 from typing import Any, NoReturn
 
 from tf_syncrep.python.distribute import (
@@ -31,6 +32,7 @@ FAILED = 1  # The status if a part of the cluster, and not the script, ended the
 OUTPUT_CLOSED = 128 + signal.SIGPIPE
 _PROBE_INTERVAL_SECS = 0.1
 _STOP_SECS = 5.0
+_REAP_INTERVAL_SECS = 5.0
 # Tasks that write nothing for this long may be waiting for ever.
 _SILENCE_SECS = 30.0
 
@@ -187,6 +189,8 @@ class _Run:
         self._awaited = self._to_be_awaited()
         self._leader = self._awaited[0]
         self._processes: dict[str, TaskProcess] = {}
+        # Held while a task is started, so that it is in `_processes` when it has ended.
+        self._starts = threading.Lock()
         self._restarts = collections.Counter[str]()
         self._restarts_of_all = 0
         self._lost: set[str] = set()
@@ -195,6 +199,7 @@ class _Run:
         # message.
         self._may_hang = options.run_script_on != "coordinator" and options.num_ps > 0
         self._parent_pipe = parent_pipe
+        self._is_signalled = False
         # Unlike Queue, SimpleQueue allows put() in a signal handler.
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._output = Output(
@@ -247,20 +252,39 @@ class _Run:
             # started.
             process.send_signal_to_group(signal.SIGKILL)
             process.wait()
-        self._processes.clear()
+        with self._starts:
+            self._processes.clear()
         self._lost.clear()
         self._awaited = self._to_be_awaited()
 
     def _listen(self) -> None:
         for signum in supervision.STOP_SIGNALS:
             if signal.getsignal(signum) != signal.SIG_IGN:
-                signal.signal(signum, lambda s, _: self._events.put(_Signal(s)))
+                signal.signal(signum, self._take_signal)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, supervision.STOP_SIGNALS)
         threading.Thread(target=self._watch_parent, daemon=True).start()
+        threading.Thread(target=self._reap_orphans, daemon=True).start()
+
+    def _take_signal(self, signum: int, frame: FrameType | None) -> None:
+        del frame
+        if self._is_signalled:
+            # The front process kills the tasks. The thread that makes the decisions may
+            # be in a write that waits for a reader.
+            os._exit(128 + signum)
+        self._is_signalled = True
+        self._events.put(_Signal(signum))
 
     def _watch_parent(self) -> None:
         os.read(self._parent_pipe, 1)  # Returns when the front process has died.
         self._events.put(_Abandoned(FAILED))
+
+    def _reap_orphans(self) -> None:
+        """Keeps processes that the script has left from filling the process table."""
+        while True:
+            time.sleep(_REAP_INTERVAL_SECS)
+            with self._starts:
+                tasks = {process.pid for process in self._processes.values()}
+                supervision.reap_orphans(but_not=tasks)
 
     def _next_event(self, timeout_secs: float | None = None) -> _Event | None:
         """Returns the next event, or None when the time is up.
@@ -302,17 +326,18 @@ class _Run:
 
         alone = [n for n in self._scripts if n != EVALUATOR] == [name]
         try:
-            self._processes[name] = TaskProcess(
-                name,
-                command,
-                environ,
-                on_line=on_line,
-                on_exit=lambda process: self._events.put(_Exit(process)),
-                reads_stdin=alone,
-                # A progress bar that redraws itself needs a terminal of its own.
-                terminal=open_terminal() if alone else None,
-                on_data=self._output.pass_on,
-            )
+            with self._starts:
+                self._processes[name] = TaskProcess(
+                    name,
+                    command,
+                    environ,
+                    on_line=on_line,
+                    on_exit=lambda process: self._events.put(_Exit(process)),
+                    reads_stdin=alone,
+                    # A progress bar that redraws itself needs a terminal of its own.
+                    terminal=open_terminal() if alone else None,
+                    on_data=self._output.pass_on,
+                )
         except OSError as error:
             self._output.say(f"{name} could not be started: {error}")
             raise _Stop(FAILED) from None
@@ -505,7 +530,7 @@ class _Run:
             The script's status: that of the first task, in their order, that failed.
 
         Raises:
-            _Stop: another signal comes.
+            _Stop: nobody reads the output any more.
         """
         targets = [self._processes[name] for name in self._awaited]
         self._output.say(
@@ -530,8 +555,8 @@ class _Run:
                     )
                     process.send_signal_to_group(signal.SIGKILL)
                     process.wait()
-            elif isinstance(again := self._next_event(left), _Signal):
-                raise _Stop(again.status, at_once=True)
+            else:
+                self._next_event(left)
         return next((p.exit_status for p in targets if p.exit_status != 0), 0)
 
     def _stop_all(self) -> None:

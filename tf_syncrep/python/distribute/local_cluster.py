@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from tf_syncrep.python.distribute import ports
+from tf_syncrep.python.distribute import ports, proxies
 from tf_syncrep.python.distribute.cluster import EVALUATOR, TaskConfig
 
 # The jobs of a cluster in the order in which --base-port numbers their tasks.
@@ -66,22 +66,13 @@ class Task:
         environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
         environ[ports.REUSE_PORT_VARIABLE] = "true"
         environ["TF_CONFIG"] = self.config.to_json()
-        return with_loopback_unproxied(environ)
+        return proxies.environment(self.config, environ)
 
     def server_environment(
         self, base: Mapping[str, str] | None = None
     ) -> dict[str, str]:
         """Returns `environment` for `tf-syncrep serve`, which logs only warnings."""
         return {"TF_CPP_MIN_LOG_LEVEL": "2"} | self.environment(base)
-
-
-def with_loopback_unproxied(base: Mapping[str, str]) -> dict[str, str]:
-    """Returns an environment in which gRPC uses no proxy for loopback addresses."""
-    environ = dict(base)
-    for variable in ("no_proxy", "NO_PROXY"):
-        hosts = environ.get(variable, "")
-        environ[variable] = ",".join(filter(None, [hosts, ports.LOOPBACK]))
-    return environ
 
 
 def tasks_of(cluster: Mapping[str, Sequence[str]]) -> list[Task]:

@@ -12,6 +12,7 @@ from tf_syncrep.python.distribute import (
     local_cluster,
     memory,
     ports,
+    proxies,
     threads,
     tls,
     tunnels,
@@ -60,6 +61,7 @@ def serve(
             os.execve(command[0], command, environ)
         ports.check_port_is_free(task.port, os.environ)
         allow.restrict_this_process(allowed, task)
+        os.environ.update(proxies.environment(task, os.environ))
     except (
         allow.AllowError,
         cluster.ClusterConfigError,

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -49,17 +49,23 @@ def become_subreaper() -> None:
         raise OSError(ctypes.get_errno(), "PR_SET_CHILD_SUBREAPER failed")
 
 
-def kill_descendants() -> None:
+def kill_descendants(but_not: Collection[int] = ()) -> None:
     """Kills and reaps every descendant of this process, which must be a sub-reaper.
 
     A process that forks while it is being killed leaves an orphan, which becomes a
     child of this process and is found in the next pass; the end is reached when the
     kernel knows of no child.
+
+    Args:
+        but_not: processes that are left alive, with all below them.
     """
     # A process in uninterruptible sleep may outlast the deadline.
     deadline = time.monotonic() + _REAP_DEADLINE_SECS
     while time.monotonic() < deadline:
-        for pid in _descendants(os.getpid()):
+        found = descendants(os.getpid(), but_not)
+        if but_not and not found:
+            return
+        for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         try:
@@ -68,6 +74,18 @@ def kill_descendants() -> None:
         except ChildProcessError:
             return
         time.sleep(0.01)
+
+
+def reap_orphans(but_not: Collection[int]) -> None:
+    """Reaps what has ended of the orphans that this process has become the parent of.
+
+    Args:
+        but_not: its own children, whose ends others wait for. No other child of its own
+            may be there.
+    """
+    for pid in descendants(os.getpid(), but_not):
+        with contextlib.suppress(ChildProcessError):  # its parent lives
+            os.waitpid(pid, os.WNOHANG)
 
 
 def run_command(command: Sequence[str], descriptors: Sequence[int] = ()) -> int:
@@ -120,8 +138,9 @@ def run_supervised(body: Callable[[int], int]) -> int:
     The child leads a session of its own, so that a terminal's Ctrl-C reaches only this
     process, which forwards it. If this process dies, for whatever reason, the
     descriptor that `body` gets becomes readable (end of file), and `body` must end. If
-    the child dies, this process kills what the child has left. Call it before any
-    thread is started.
+    the child dies, this process kills what the child has left, but none of its own
+    children: a shell that becomes this process by `exec` leaves it those that it has
+    started. Call it before any thread is started.
 
     Args:
         body: gets the descriptor and returns the exit status. It is called with
@@ -131,10 +150,14 @@ def run_supervised(body: Callable[[int], int]) -> int:
         The status of `body`, or 128 plus the number of the signal that killed its
         process.
     """
+    # Whoever started this process may ignore it: children would be reaped unseen, and
+    # their statuses lost.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     become_subreaper()
     sys.stdout.flush()
     sys.stderr.flush()
     read_end, write_end = os.pipe()
+    bystanders = descendants(os.getpid())
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     child = os.fork()
     if child == 0:
@@ -152,7 +175,7 @@ def run_supervised(body: Callable[[int], int]) -> int:
             signal.signal(signum, forward)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    kill_descendants()
+    kill_descendants(but_not=bystanders)
     os.close(write_end)
     for signum, handler in previous.items():
         if handler is not None:  # None if it was not set from Python
@@ -177,7 +200,8 @@ def _run_body(body: Callable[[int], int], read_end: int, write_end: int) -> None
         os._exit(status)
 
 
-def _descendants(ancestor: int) -> list[int]:
+def descendants(ancestor: int, but_not: Collection[int] = ()) -> list[int]:
+    """Returns the processes below one, except some and those below these."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
@@ -193,6 +217,7 @@ def _descendants(ancestor: int) -> list[int]:
     found: list[int] = []
     waiting = [ancestor]
     while waiting:
-        waiting.extend(below := children.get(waiting.pop(), []))
+        below = [x for x in children.get(waiting.pop(), []) if x not in but_not]
+        waiting.extend(below)
         found.extend(below)
     return found

@@ -1,13 +1,21 @@
 """One task of a cluster that a scheduler started, by the same command for all."""
 
-import math
 import os
 import sys
 import time
 from collections.abc import Sequence
 from typing import NoReturn
 
-from tf_syncrep.python.distribute import allow, cluster, ports, script, server, tunnels
+from tf_syncrep.python.distribute import (
+    allow,
+    cluster,
+    ports,
+    proxies,
+    script,
+    server,
+    tunnels,
+)
+from tf_syncrep.python.distribute.launch_options import MAX_SECS
 from tf_syncrep.python.distribute.readiness import grpc_answers
 
 UNREADY = 1  # The status if other tasks did not answer in time.
@@ -53,9 +61,9 @@ def run(
         tls.TlsError: `tls_files` is wrong, or there is no stunnel.
         ports.PortUnavailableError: a port that stunnel needs is in use.
     """
-    if not (ready_timeout_secs >= 0 and math.isfinite(ready_timeout_secs)):
+    if not 0 <= ready_timeout_secs <= MAX_SECS:
         raise TaskError(
-            "--ready-timeout must be a number of seconds that is not negative. "
+            f"--ready-timeout must be a number of seconds from 0 to {MAX_SECS:.0f}. "
             f"Received: {ready_timeout_secs}"
         )
     script.check(path, module)
@@ -74,6 +82,7 @@ def run(
             [address for job in served for address in task.cluster.get(job, ())],
             ready_timeout_secs,
         )
+    environ = proxies.environment(task, environ)
     command = script.command(path, args, module)
     sys.stdout.flush()
     os.execve(command[0], command, environ)

@@ -1,19 +1,16 @@
 """One task of a local cluster as a process."""
 
 import contextlib
+import io
 import os
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
-from tf_syncrep.python.distribute.supervision import die_with_parent
-
-# How long the output of a task is still read after its end. A grandchild that holds the
-# output open may write for ever.
-_LAST_LINES_SECS = 0.5
+from tf_syncrep.python.distribute.supervision import descendants, die_with_parent
+from tf_syncrep.python.distribute.task_output import TaskOutput
 
 
 class TaskProcess:
@@ -70,6 +67,8 @@ class TaskProcess:
         finally:
             if terminal is not None:
                 os.close(terminal[1])
+        # The second is closed when the process has ended, which the first shows.
+        self._ended_pipe = os.pipe()
         self._readers = [
             threading.Thread(
                 target=self._read, args=(pipe, stream, on_line), daemon=True
@@ -83,7 +82,9 @@ class TaskProcess:
         if terminal is not None:
             self._readers.append(
                 threading.Thread(
-                    target=_read_terminal, args=(terminal[0], on_data), daemon=True
+                    target=self._read_terminal,
+                    args=(terminal[0], on_data),
+                    daemon=True,
                 )
             )
         for reader in self._readers:
@@ -129,8 +130,16 @@ class TaskProcess:
 
     def send_signal_to_group(self, signum: int) -> None:
         """Sends a signal to the process and its group, even after its end."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signum)
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signum)
+            return
+        # Once the process has been reaped and its group is empty, the kernel may give
+        # the number to anybody.
+        for pid in descendants(os.getpid()):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if os.getpgid(pid) == self.pid:
+                    os.kill(pid, signum)
 
     def wait(self, timeout_secs: float | None = None) -> bool:
         """Waits for the end of the process and its last lines.
@@ -150,21 +159,22 @@ class TaskProcess:
         on_line: Callable[[bytes, str], None],
     ) -> None:
         with pipe:
-            for line in pipe:
+            output = TaskOutput(pipe.fileno(), self._ended_pipe[0])
+            for line in io.BufferedReader(output):
                 # This is what a terminal would show of a progress bar in the end.
                 on_line(line.rstrip(b"\r\n").rpartition(b"\r")[2], stream)
 
+    def _read_terminal(self, descriptor: int, on_data: Callable[[bytes], None]) -> None:
+        output = TaskOutput(descriptor, self._ended_pipe[0])
+        while data := output.read(65536):
+            on_data(data)
+        os.close(descriptor)
+
     def _wait(self, on_exit: Callable[["TaskProcess"], None]) -> None:
         self._process.wait()
-        deadline = time.monotonic() + _LAST_LINES_SECS
+        os.close(self._ended_pipe[1])
         for reader in self._readers:
-            reader.join(max(0.0, deadline - time.monotonic()))
+            reader.join()
+        os.close(self._ended_pipe[0])
         self._ended.set()
         on_exit(self)
-
-
-def _read_terminal(descriptor: int, on_data: Callable[[bytes], None]) -> None:
-    with contextlib.suppress(OSError):  # EIO: nobody has its other end open
-        while data := os.read(descriptor, 65536):
-            on_data(data)
-    os.close(descriptor)

@@ -21,7 +21,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import IO, NoReturn
 
-from tf_syncrep.python.distribute import allow, local_cluster, ports, supervision
+from tf_syncrep.python.distribute import allow, ports, proxies, supervision
 from tf_syncrep.python.distribute.cluster import TaskConfig, split_address
 from tf_syncrep.python.distribute.tls import Credentials, TlsError
 
@@ -69,9 +69,7 @@ def open_for(
         listening.remove(local.port)  # where the task itself will listen
         listening.append(config.port)
     _start(stunnel, stunnel_config(config, local, credentials), environ, listening)
-    return local_cluster.with_loopback_unproxied(os.environ) | {
-        "TF_CONFIG": local.to_json()
-    }
+    return proxies.environment(local, os.environ) | {"TF_CONFIG": local.to_json()}
 
 
 def local_config(config: TaskConfig, base_port: int) -> TaskConfig:

@@ -30,6 +30,7 @@ _FIGURE = re.compile(r"sync/(?P<name>[^/]+)(/(?P<task>.+))?")
 _OF_TABLE = re.compile(r"tables/(?P<figure>[^/]+)/(?P<table>.+)")
 # What is so at the time; the other figures of a table count from each session's begin.
 _STATES_OF_TABLE = frozenset(("rows", "capacity", "bytes"))
+_FIGURES_OF_TABLE = _STATES_OF_TABLE | {"without_row", "admitted", "evicted", "refused"}
 _LOSS = re.compile(r"(^|[/_.])loss($|[/_.])", re.IGNORECASE)
 _VALIDATION = re.compile(r"(^|[/_.])(val|eval|validation|evaluation)[/_.]")
 # Keras writes each evaluation's loss twice, by iterations, as here, and by epochs. An
@@ -310,7 +311,12 @@ def _tables(sessions: Sequence[EventFile]) -> dict[str, dict[str, float]]:
                 name, last = found["figure"], float(series.values[-1])
                 is_sum = name not in _STATES_OF_TABLE
                 figures[name] = last + is_sum * figures.get(name, 0.0)
-    return dict(sorted(tables.items()))
+    # Files that end within the first figures of a table do not have them all.
+    return {
+        name: figures
+        for name, figures in sorted(tables.items())
+        if figures.keys() >= _FIGURES_OF_TABLE
+    }
 
 
 def _new_gates(sessions: Sequence[EventFile]) -> list[bool]:

@@ -489,6 +489,23 @@ def test_rows_are_used_at_the_last_use_of_imported_rows():
     assert not other.export().keys.numpy().tolist()
 
 
+def test_imported_rows_without_a_last_use_keep_theirs_or_are_used_now():
+    part = Part([normal(unused_for=10)])
+    part.import_([1, 2], [-1, -1], [1, 1])
+    part.maintain(99)
+    assert part.export().last_uses.numpy().tolist() == [99, 99]
+    part.find(part.request([[2]]), True)
+    part.import_([1, 2, 3], [-1, -1, -1], [9, 9, 9])
+    exported = part.export()
+    assert exported.last_uses.numpy().tolist() == [99, 100, 100]
+    assert exported.counts.numpy().tolist() == [1, 2, 1]
+    # Now is the time of the latest that comes with it.
+    part.import_([4, 5, 6], [-1, 200, -1], [1, 7, 1])
+    assert part.export().last_uses.numpy().tolist() == [99, 100, 100, 200, 200, 200]
+    part.maintain(205)
+    assert part.export().keys.numpy().tolist() == [4, 5, 6]
+
+
 def test_slots_of_freed_rows_have_the_initial_value_to_the_last_bit():
     part = Part([normal(capacity=2, unused_for=1)], dtype=tf.float64)
     part.find(part.request([[10, 11]]), True)
@@ -633,9 +650,9 @@ def imported(*columns):
             "row_keys must be different keys. Received: 1 of table items more than",
         ),
         (
-            imported([1], [-1], [1]),
-            "last_uses must be at least 0 and counts at least 1. Received: last use -1 "
-            "and count 1 of key 1 of table items",
+            imported([1], [-2], [1]),
+            "last_uses must be at least -1 and counts at least 1. Received: last use "
+            "-2 and count 1 of key 1 of table items",
         ),
         (imported([1], [0], [1, 2]), "counts must be a vector of 1 elements, as"),
     ],

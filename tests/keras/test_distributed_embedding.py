@@ -507,6 +507,22 @@ def test_bad_features_are_refused_in_a_sentence(configs, options, message):
             None,
             r"Ragged ids of feature 'f' must have shape \[batch, None\]",
         ),
+        *(
+            (
+                [FEATURE],
+                [tf.SparseTensor([[0] * rank], [1], [2] * rank)],
+                None,
+                r"Sparse ids of feature 'f' must have shape \[batch, n\]. Received: a "
+                rf"SparseTensor of shape \[{', '.join('2' * rank)}\]",
+            )
+            for rank in (1, 3)
+        ),
+        (
+            [FEATURE],
+            [tf.SparseTensor([[0, 0]], [1], [2, 2])],
+            [tf.SparseTensor([[0, 0, 0]], [1.0], [2, 2, 2])],
+            r"Sparse weights of feature 'f' must have shape \[batch, n\]",
+        ),
         (
             [FEATURE],
             [tf.constant(["a"])],

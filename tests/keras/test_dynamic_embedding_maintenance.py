@@ -252,6 +252,21 @@ def test_fit_maintains_and_says_what_it_counts(caplog):
     assert 0 < sum(history.history["admitted/items"]) < stats["admitted"]
 
 
+def test_rows_of_weights_that_early_stopping_has_restored_stay():
+    model, layer = small(tfs.keras.SGD(0.001), Dynamic(60, unused_for=20))
+    stop = tf.keras.callbacks.EarlyStopping(
+        "worse", patience=5, mode="min", restore_best_weights=True
+    )
+    worse = tf.keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: logs.update(worse=float(epoch))
+    )
+    data = tf.data.Dataset.range(50).map(lambda x: (x, 1.0)).batch(5)
+    tfs.keras.fit(model, data, epochs=9, verbose=0, callbacks=[worse, stop])
+    assert int(model.optimizer.iterations) == 60
+    tfs.keras.fit(model, data.take(1), verbose=0)
+    assert layer.table_stats()["t"]["rows"] == 50
+
+
 def test_fit_says_that_a_table_was_full_although_it_evicts(caplog):
     told, at_ends = [], []
 

@@ -473,6 +473,29 @@ def test_rows_of_a_clock_that_was_set_back_count_as_used_now(how):
     assert {500, 501, 502, 503} < set(part.export(1).keys.numpy())
 
 
+@pytest.mark.parametrize("go_on", [True, False])
+def test_rows_of_an_earlier_state_grow_older_from_then_on(go_on):
+    part = Part([normal(unused_for=10), normal("never")])
+    part.find(part.request([[1, 2, 3], [5]]), True)
+    part.maintain(100)
+    part.find(part.request([[2], []]), True)
+    part.maintain(104)
+    part.find(part.request([[3], []]), True)
+    uses = part.uses.read_value()
+    for step in (108, 150):
+        part.find(part.request([[1, 2, 3], [5]]), True)
+        part.maintain(step)
+    part.uses.assign(uses)
+    # Either steps go on, or they were set back, too.
+    now = 155 if go_on else 105
+    part.maintain(now)
+    assert part.export().last_uses.numpy().tolist() == [now - 5, now - 1, now]
+    assert part.export(1).last_uses.numpy().tolist() == [0]
+    for later, left in ((5, [1, 2, 3]), (6, [2, 3]), (10, [3]), (11, [])):
+        part.maintain(now + later)
+        assert part.export().keys.numpy().tolist() == left
+
+
 def test_rows_are_used_at_the_last_use_of_imported_rows():
     part = Part([normal(evict="least_recent")])
     part.import_([1, 2], [70, 50], [1, 1])

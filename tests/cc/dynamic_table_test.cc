@@ -426,6 +426,23 @@ TEST(DynamicTableTest, UsesAreSettledIfTheyAreNewOrStillToCome) {
   EXPECT_EQ(table.use(0).last_use, std::numeric_limits<int32_t>::max());
 }
 
+TEST(DynamicTableTest, LastUsesBeforeATimeAreMoved) {
+  TestTable table(7);
+  table.Use({10, 11, 12, 13}, 0);
+  const int32_t last_uses[] = {0, 49, 50, 60};
+  for (int row = 0; row < 4; ++row) {
+    table.set_use(row, {last_uses[row], 3});
+  }
+  table.set_use(3, {RowUse::kRests, 0});
+  table.table().MoveLastUses(table.columns(), /*before=*/50, /*by=*/7);
+  const int32_t expected[] = {7, 56, 50, RowUse::kRests};
+  for (int row = 0; row < 4; ++row) {
+    EXPECT_EQ(table.use(row).last_use, expected[row]) << row;
+    EXPECT_EQ(table.use(row).count, row < 3 ? 3 : 0);
+  }
+  EXPECT_EQ(table.use(4).last_use, 0);
+}
+
 TEST(DynamicTableTest, ColumnsOfNoTableAreNotBuilt) {
   TestTable table(4);
   int64_t bad_row = -1;

@@ -13,6 +13,7 @@ import tensorflow as tf
 from combinations import thinned
 
 import tf_syncrep as tfs
+from tf_syncrep.python.keras import compat
 
 EXAMPLES, STEPS = 12, 4
 
@@ -506,6 +507,22 @@ def test_bad_features_are_refused_in_a_sentence(configs, options, message):
             None,
             r"Ragged ids of feature 'f' must have shape \[batch, None\]",
         ),
+        *(
+            (
+                [FEATURE],
+                [tf.SparseTensor([[0] * rank], [1], [2] * rank)],
+                None,
+                r"Sparse ids of feature 'f' must have shape \[batch, n\]. Received: a "
+                rf"SparseTensor of shape \[{', '.join('2' * rank)}\]",
+            )
+            for rank in (1, 3)
+        ),
+        (
+            [FEATURE],
+            [tf.SparseTensor([[0, 0]], [1], [2, 2])],
+            [tf.SparseTensor([[0, 0, 0]], [1.0], [2, 2, 2])],
+            r"Sparse weights of feature 'f' must have shape \[batch, n\]",
+        ),
         (
             [FEATURE],
             [tf.constant(["a"])],
@@ -566,6 +583,29 @@ def test_no_table_is_set_if_one_is_refused():
     with pytest.raises(ValueError, match="table 'b' must have shape"):
         layer.set_embedding_tables({"a": np.ones([3, 2]), "b": np.ones([2, 2])})
     np.testing.assert_array_equal(layer.get_embedding_tables()["a"], before["a"])
+
+
+def test_update_of_another_table_stays_while_a_table_is_set(monkeypatch):
+    from tf_syncrep.python.keras.tables import tables
+
+    layer = tfs.keras.DistributedEmbedding(
+        {
+            name: tfs.keras.FeatureConfig(name, tfs.keras.TableConfig(name, 3, 2))
+            for name in "ab"
+        }
+    )
+    layer.build()
+    (part,) = layer.trainable_variables
+    layer.set_embedding_tables({"b": np.zeros([3, 2])})
+    # It comes right before the rows are written.
+    update = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([4]))
+    monkeypatch.setattr(
+        tables, "keep", lambda *_: compat.native(part).scatter_add(update)
+    )
+    layer.set_embedding_tables({"a": np.ones([3, 2])})
+    found = layer.get_embedding_tables()
+    assert found["a"].tolist() == [[1, 1]] * 3
+    assert found["b"].tolist() == [[0, 0], [1, 1], [0, 0]]
 
 
 WIDTH_OF_PARTS, SIZES_IN_PARTS = 3, {"a": 5, "b": 17, "c": 1}

@@ -167,6 +167,51 @@ def test_gradient_of_a_row_that_went_is_dropped_and_counted():
     assert layer.table_stats()["t"]["dropped"] == 2
 
 
+@pytest.mark.parametrize("ids", [[1, 2, 3], [1, 2, 3, 4], [1, 3, 4]])
+def test_rows_of_a_table_that_is_set_go_when_they_are_unused(ids):
+    tables = [tfs.keras.TableConfig(x, Dynamic(9, unused_for=20), 4) for x in "st"]
+    features = {x.name: tfs.keras.FeatureConfig(x.name, x) for x in tables}
+    layer = tfs.keras.DistributedEmbedding(features, table_stacking="auto")
+    find = lambda **keys: layer(  # noqa: E731
+        {x: tf.constant(keys.get(x, []), tf.int64) for x in "st"}, training=True
+    )
+    find(s=[9], t=[1, 2, 3])
+    tfs.keras.maintain_tables(layer, step=100)
+    find(t=[1, 2])
+    find(t=[1])
+    tfs.keras.maintain_tables(layer, step=110)
+    layer.set_embedding_tables({"t": (ids, np.ones([len(ids), 4]))})
+    uses = dict(zip(ids, layer._growing.rows_of("t").uses.tolist(), strict=True))
+    now = [110 if len(ids) == 3 else 111, 1]
+    known = {1: [110, 3], 2: [110, 2], 3: [100, 1], 4: now}
+    assert uses == {key: known[key] for key in ids}
+    for step, unused in ((115, []), (121, [3]), (136, [1, 2, 3, 4])):
+        tfs.keras.maintain_tables(layer, step=step)
+        keys = layer.get_embedding_tables()["t"].keys
+        np.testing.assert_array_equal(keys, np.setdiff1d(ids, unused))
+
+
+def test_table_is_set_while_rows_that_went_rest():
+    model, layer = small(tfs.keras.AdamAsync(0.1), Dynamic(4, unused_for=5))
+    steps(model, [1, 2, 3, 4])
+    steps(model, [1])
+    tfs.keras.maintain_tables(model, step=2)
+    steps(model, [1])
+    tfs.keras.maintain_tables(model, step=8)
+    assert layer.get_embedding_tables()["t"].keys.tolist() == [1]
+    slots = model.optimizer.slots(layer.trainable_variables[0])
+    (own,) = layer._growing.rows_of("t").rows
+    before = slots["m"].numpy()[own]
+    layer.set_embedding_tables({"t": ([5, 1, 6, 7], np.ones([4, 4]))})
+    assert layer.get_embedding_tables()["t"].keys.tolist() == [1, 5, 6, 7]
+    assert layer._growing.rows_of("t").rows[0] == own
+    assert np.all(before)
+    np.testing.assert_array_equal(slots["m"].numpy()[own], before)
+    assert not np.any(np.delete(slots["m"].numpy(), own, axis=0))
+    tfs.keras.maintain_tables(model, step=8)
+    assert layer.table_stats()["t"]["rows"] == 4
+
+
 @pytest.mark.parametrize(
     ("evict", "stays"),
     [
@@ -223,6 +268,21 @@ def test_fit_counts_in_each_of_two_tables_of_one_name():
     history = tfs.keras.fit(model, x, y, batch_size=20, verbose=0).history
     found = {name: value for name, value in history.items() if name.startswith("rows")}
     assert found == {"rows/items": [20], "rows/items#2": [3]}
+
+
+def test_rows_of_weights_that_early_stopping_has_restored_stay():
+    model, layer = small(tfs.keras.SGD(0.001), Dynamic(60, unused_for=20))
+    stop = tf.keras.callbacks.EarlyStopping(
+        "worse", patience=5, mode="min", restore_best_weights=True
+    )
+    worse = tf.keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: logs.update(worse=float(epoch))
+    )
+    data = tf.data.Dataset.range(50).map(lambda x: (x, 1.0)).batch(5)
+    tfs.keras.fit(model, data, epochs=9, verbose=0, callbacks=[worse, stop])
+    assert int(model.optimizer.iterations) == 60
+    tfs.keras.fit(model, data.take(1), verbose=0)
+    assert layer.table_stats()["t"]["rows"] == 50
 
 
 def test_fit_says_that_a_table_was_full_although_it_evicts(caplog):

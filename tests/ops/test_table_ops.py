@@ -473,6 +473,29 @@ def test_rows_of_a_clock_that_was_set_back_count_as_used_now(how):
     assert {500, 501, 502, 503} < set(part.export(1).keys.numpy())
 
 
+@pytest.mark.parametrize("go_on", [True, False])
+def test_rows_of_an_earlier_state_grow_older_from_then_on(go_on):
+    part = Part([normal(unused_for=10), normal("never")])
+    part.find(part.request([[1, 2, 3], [5]]), True)
+    part.maintain(100)
+    part.find(part.request([[2], []]), True)
+    part.maintain(104)
+    part.find(part.request([[3], []]), True)
+    uses = part.uses.read_value()
+    for step in (108, 150):
+        part.find(part.request([[1, 2, 3], [5]]), True)
+        part.maintain(step)
+    part.uses.assign(uses)
+    # Either steps go on, or they were set back, too.
+    now = 155 if go_on else 105
+    part.maintain(now)
+    assert part.export().last_uses.numpy().tolist() == [now - 5, now - 1, now]
+    assert part.export(1).last_uses.numpy().tolist() == [0]
+    for later, left in ((5, [1, 2, 3]), (6, [2, 3]), (10, [3]), (11, [])):
+        part.maintain(now + later)
+        assert part.export().keys.numpy().tolist() == left
+
+
 def test_rows_are_used_at_the_last_use_of_imported_rows():
     part = Part([normal(evict="least_recent")])
     part.import_([1, 2], [70, 50], [1, 1])
@@ -487,6 +510,23 @@ def test_rows_are_used_at_the_last_use_of_imported_rows():
     assert other.export().keys.numpy().tolist() == [1]
     other.maintain(90)
     assert not other.export().keys.numpy().tolist()
+
+
+def test_imported_rows_without_a_last_use_keep_theirs_or_are_used_now():
+    part = Part([normal(unused_for=10)])
+    part.import_([1, 2], [-1, -1], [1, 1])
+    part.maintain(99)
+    assert part.export().last_uses.numpy().tolist() == [99, 99]
+    part.find(part.request([[2]]), True)
+    part.import_([1, 2, 3], [-1, -1, -1], [9, 9, 9])
+    exported = part.export()
+    assert exported.last_uses.numpy().tolist() == [99, 100, 100]
+    assert exported.counts.numpy().tolist() == [1, 2, 1]
+    # Now is the time of the latest that comes with it.
+    part.import_([4, 5, 6], [-1, 200, -1], [1, 7, 1])
+    assert part.export().last_uses.numpy().tolist() == [99, 100, 100, 200, 200, 200]
+    part.maintain(205)
+    assert part.export().keys.numpy().tolist() == [4, 5, 6]
 
 
 def test_slots_of_freed_rows_have_the_initial_value_to_the_last_bit():
@@ -633,9 +673,9 @@ def imported(*columns):
             "row_keys must be different keys. Received: 1 of table items more than",
         ),
         (
-            imported([1], [-1], [1]),
-            "last_uses must be at least 0 and counts at least 1. Received: last use -1 "
-            "and count 1 of key 1 of table items",
+            imported([1], [-2], [1]),
+            "last_uses must be at least -1 and counts at least 1. Received: last use "
+            "-2 and count 1 of key 1 of table items",
         ),
         (imported([1], [0], [1, 2]), "counts must be a vector of 1 elements, as"),
     ],

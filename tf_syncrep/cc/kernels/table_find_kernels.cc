@@ -261,9 +261,9 @@ class TableImportOp final : public OpKernel {
       keys[i] = ReadOnce(Data<const int64_t>(ctx->input(4)) + i);
       uses[i] = {ReadOnce(Data<const int32_t>(ctx->input(5)) + i),
                  ReadOnce(Data<const int32_t>(ctx->input(6)) + i)};
-      OP_REQUIRES(ctx, uses[i].last_use >= 0 && uses[i].count >= 1,
+      OP_REQUIRES(ctx, uses[i].last_use >= kNow && uses[i].count >= 1,
                   absl::InvalidArgumentError(absl::StrCat(
-                      "last_uses must be at least 0 and counts at least 1. "
+                      "last_uses must be at least -1 and counts at least 1. "
                       "Received: last use ",
                       uses[i].last_use, " and count ", uses[i].count,
                       " of key ", keys[i], " of table ", name)));
@@ -283,6 +283,9 @@ class TableImportOp final : public OpKernel {
   }
 
  private:
+  // A last use: of a key that keeps its use or, if it has no row, is used now.
+  static constexpr int32_t kNow = -1;
+
   static absl::Status CheckDistinct(OpKernelContext* ctx,
                                     const Array<int64_t>& keys,
                                     const std::string& name) {
@@ -349,19 +352,33 @@ class TableImportOp final : public OpKernel {
     if (!*is_same) {
       return absl::OkStatus();
     }
+    // First, since a last use before the clock's would count as settled.
+    for (const RowUse& use : uses) {
+      index->SetForward(use.last_use);
+    }
     auto* const vectors = part->template data<LibType<T>>(kVectors);
     new_rows.Draw(part->tensor(kVectors).dim_size(1), vectors, sharder);
-    if (!new_rows.Add(part->columns(), vectors, {0, 1}, rows, sharder)) {
+    if (!new_rows.Add(part->columns(), vectors, {index->clock(), 1}, rows,
+                      sharder)) {
       return OutOfMemoryFor(size);
     }
     for (int64_t i = 0; i < size; ++i) {
       // A key may have lost its row while room for kept rows was awaited.
-      if (!table.SetUse(part->columns(), keys[i], rows[i], uses[i])) {
+      if (!SetUse(&table, part->columns(), keys[i], rows[i], uses[i])) {
         *is_same = false;
       }
-      index->SetForward(uses[i].last_use);
     }
     return absl::OkStatus();
+  }
+
+  // Returns whether the row still has this key.
+  static bool SetUse(DynamicTable* table, const TableColumns& columns,
+                     int64_t key, int32_t row, RowUse use) {
+    if (use.last_use != kNow) {
+      return table->SetUse(columns, key, row, use);
+    }
+    int64_t present;
+    return table->Read(columns, row, &present, &use) && present == key;
   }
 
   int64_t table_;

@@ -347,7 +347,8 @@ vectors: See TableFind.
 keys: See TableFind.
 uses: See TableFind.
 row_keys: Different keys.
-last_uses: When each key was used last, at least 0.
+last_uses: When each key was used last, at least 0. If it is -1, a key that has a
+  row keeps its use, and one that gets a row is used now, for the first time.
 counts: How often each key was used, at least 1.
 rows: The rows of the keys: those that they had, or new ones.
 dtype: The type of the vectors.

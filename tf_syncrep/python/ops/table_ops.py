@@ -55,6 +55,10 @@ __all__ = [
     "table_zeros",
 ]
 
+#: For `table_import`, the last use of a key that keeps its use or, if it has no row, is
+#: used now.
+NOW = -1
+
 #: In `uses`, the last use of a row that was evicted and is not free yet.
 RESTS = -1
 

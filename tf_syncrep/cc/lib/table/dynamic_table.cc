@@ -408,14 +408,10 @@ bool DynamicTable::IsTaken(const Eviction& eviction, RowUse use) {
                               Rank(eviction.order, use) <= eviction.up_to));
 }
 
-void DynamicTable::Settle(const TableColumns& columns, int64_t begin,
-                          int64_t end, int32_t from, int32_t to,
-                          int32_t until) {
-  const auto is_meant = [&](RowUse use) {
-    return use.is_in_use() && ((use.last_use >= from && use.last_use <= to &&
-                                use.last_use < until) ||
-                               use.last_use - 1 > until);
-  };
+template <typename IsMeant, typename LastUse>
+void DynamicTable::SetLastUses(const TableColumns& columns, int64_t begin,
+                               int64_t end, const IsMeant& is_meant,
+                               const LastUse& last_use) {
   for (int64_t row = begin; row < end; ++row) {
     if (!is_meant(columns.use(row))) {
       continue;
@@ -425,9 +421,31 @@ void DynamicTable::Settle(const TableColumns& columns, int64_t begin,
     const MutexLock lock(stripe.mu);
     const RowUse use = columns.use(row);
     if (columns.key(row) == key && is_meant(use)) {
-      columns.set_use(row, {until, use.count});
+      columns.set_use(row, {last_use(use), use.count});
     }
   }
+}
+
+void DynamicTable::Settle(const TableColumns& columns, int64_t begin,
+                          int64_t end, int32_t from, int32_t to,
+                          int32_t until) {
+  SetLastUses(
+      columns, begin, end,
+      [&](RowUse use) {
+        return use.is_in_use() &&
+               ((use.last_use >= from && use.last_use <= to &&
+                 use.last_use < until) ||
+                use.last_use - 1 > until);
+      },
+      [&](RowUse /*use*/) { return until; });
+}
+
+void DynamicTable::MoveLastUses(const TableColumns& columns, int32_t before,
+                                int32_t by) {
+  SetLastUses(
+      columns, options_.first_row, first_unused_row(),
+      [&](RowUse use) { return use.is_in_use() && use.last_use < before; },
+      [&](RowUse use) { return use.last_use + by; });
 }
 
 bool DynamicTable::PlanEviction(const TableColumns& columns, int32_t clock,

@@ -153,6 +153,9 @@ class DynamicTable {
   void Settle(const TableColumns& columns, int64_t begin, int64_t end,
               int32_t from, int32_t to, int32_t until);
 
+  // Adds `by` to the last uses that are before `before`.
+  void MoveLastUses(const TableColumns& columns, int32_t before, int32_t by);
+
   // Chooses the rows to evict at `clock`: those unused for longer than
   // `unused_for`, unless that is 0. If more than 95% of the rows are in use
   // after that, it also chooses the first ones in the order, until 90% are.
@@ -214,6 +217,12 @@ class DynamicTable {
   };
 
   BuildStatus BuildRow(const TableColumns& columns, int64_t row);
+
+  // Sets the last use to `last_use(use)` for those rows from `begin` to `end`
+  // for whose use is_meant(use) is true.
+  template <typename IsMeant, typename LastUse>
+  void SetLastUses(const TableColumns& columns, int64_t begin, int64_t end,
+                   const IsMeant& is_meant, const LastUse& last_use);
 
   template <bool kUses, typename Visit>
   bool ForEachByStripe(const TableColumns& columns, const int64_t* keys,

@@ -19,6 +19,7 @@ DynamicTable::BuildStatus TableIndex::Build(const TableColumns& columns,
                                             int64_t* bad_table,
                                             int64_t* bad_row) {
   ++num_builds_;
+  former_clock_ = std::max<int32_t>(former_clock_, clock_);
   int32_t clock = 0;
   for (int64_t i = 0; i < num_tables(); ++i) {
     const DynamicTable::BuildStatus status =

@@ -51,6 +51,11 @@ class TableIndex {
   int32_t settled_before() const { return settled_before_; }
   void set_settled_before(int32_t clock) { settled_before_ = clock; }
 
+  // The highest clock before the index was made anew, if no maintenance has
+  // moved last uses since; or 0.
+  int32_t former_clock() const { return former_clock_; }
+  void forget_former_clock() { former_clock_ = 0; }
+
   // Sets the clock forward to the last use of a row that comes from elsewhere.
   // The row may not have been through a maintenance since that use.
   void SetForward(int32_t last_use);
@@ -71,6 +76,7 @@ class TableIndex {
   int64_t num_rows_ = 0;
   std::atomic<int32_t> clock_{0};
   std::atomic<int32_t> settled_before_{0};
+  std::atomic<int32_t> former_clock_{0};
   std::atomic<int64_t> num_builds_{0};
 };
 

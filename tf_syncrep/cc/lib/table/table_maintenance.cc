@@ -123,8 +123,29 @@ bool TableMaintenance::Settle(const TableColumns& columns) {
       return true;
     }
   }
+  MoveLastUses(columns);
   index_->set_settled_before(index_->clock());
   return false;
+}
+
+// If last uses were assigned, as by weights of an earlier epoch, but the steps
+// were not set back, rows would have been unused in the steps since that state.
+// A state of since the last maintenance, as when some rows were freed, has its
+// clock, or the step before if nothing was used since; it is no earlier one.
+// No row may be moved twice: so this is not done in steps.
+void TableMaintenance::MoveLastUses(const TableColumns& columns) {
+  const int32_t settled_before = index_->settled_before();
+  const int32_t former_clock = index_->former_clock();
+  index_->forget_former_clock();
+  if (former_clock > index_->clock() || settled_before >= former_clock - 1) {
+    return;
+  }
+  for (int64_t i = 0; i < index_->num_tables(); ++i) {
+    if (rules_[i].unused_for > 0) {
+      index_->table(i).MoveLastUses(columns, settled_before,
+                                    step_ - settled_before);
+    }
+  }
 }
 
 bool TableMaintenance::TakeResting() {

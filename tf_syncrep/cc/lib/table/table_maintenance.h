@@ -22,8 +22,9 @@ namespace tf_syncrep {
 // First it sets the clock. Then it waits for whoever has held the locks since
 // before: rows that have rested until then are known to nobody any more. Last
 // uses are settled, since a row may have been used until right now, although
-// its use has the time of the last maintenance. Rows that have rested become
-// free, with initial slots, and others are evicted and rest.
+// its use has the time of the last maintenance. Those of an earlier state, to
+// which variables but not steps were set back, are moved forward. Rows that
+// have rested become free, with initial slots, and others are evicted and rest.
 class TableMaintenance {
  public:
   struct Rules {
@@ -71,6 +72,8 @@ class TableMaintenance {
 
   // Settles some rows. Returns whether there may be more.
   bool Settle(const TableColumns& columns);
+  // Moves last uses that come from an earlier state forward to this time.
+  void MoveLastUses(const TableColumns& columns);
   // Each of these returns false if there is no memory.
   bool TakeResting();
   bool Plan(const TableColumns& columns);

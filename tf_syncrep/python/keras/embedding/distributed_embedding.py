@@ -457,11 +457,22 @@ def _as_lists(stacking):
     return stacking
 
 
+def _check_rank(x, what):
+    # Otherwise all ids of an example would be combined, whatever axis they are in.
+    if isinstance(x, tf.SparseTensor) and x.shape.rank not in (2, None):
+        raise ValueError(
+            f"Sparse {what} must have shape [batch, n]. Received: a SparseTensor of "
+            f"shape {x.shape.as_list()}"
+        )
+
+
 def _asked(config, table, ids, weights):
     """Returns the lookup of a feature in its table."""
     combiner = config.table.combiner
+    feature = f"feature {config.name!r}"
     splits = None
     if is_ragged(ids):
+        _check_rank(ids, f"ids of {feature}")
         ids = as_ragged(ids)
         if ids.ragged_rank != 1 or ids.values.shape.rank != 1:
             raise ValueError(
@@ -473,7 +484,6 @@ def _asked(config, table, ids, weights):
         ids = tf.convert_to_tensor(ids)
         if combiner is not None and ids.shape.rank == 1:
             ids = tf.expand_dims(ids, -1)
-    feature = f"feature {config.name!r}"
     if table.grows:
         ids = as_keys(ids, feature)
     else:
@@ -488,6 +498,7 @@ def _asked(config, table, ids, weights):
             weights = tf.convert_to_tensor(weights)
             if weights.shape.rank == 1:  # as ids of shape [batch]
                 weights = tf.expand_dims(weights, -1)
+        _check_rank(weights, f"weights of {feature}")
         weights = flat_weights(weights, ids, splits, feature)
     if combiner is None:
         splits = None

@@ -285,22 +285,45 @@ class DynamicTables(StackedTables):
             dtype=part.vectors.dtype,
         )
 
-    def _free_rows(self, name: str, part: Part, slots: Sequence[RowSlot]) -> None:
-        """Frees the rows of a table in a part; their slots begin anew."""
-        slab, table = self._slab_of[name], self.by_name[name]
-        rows = tf.range(slab.num_rows)
-        begin = slab.first_row(table)
-        is_own = (rows >= begin) & (rows < begin + slab.capacity(table))
-        # A row that rests has slots, too.
-        is_used = is_own & tf.reduce_any(tf.not_equal(part.uses, 0), axis=1)
-        used = tf.cast(tf.where(is_used)[:, 0], tf.int32).numpy()
-        keep(part.vectors, used)
+    def _free_rows(
+        self, part: Part, rows: np.ndarray, slots: Sequence[RowSlot]
+    ) -> None:
+        """Frees rows of a part, in use or at rest; their slots begin anew."""
+        keep(part.vectors, rows)
         for slot in slots:
-            shape = (len(used), *slot.variable.shape[1:])
+            shape = (len(rows), *slot.variable.shape[1:])
             initial = np.broadcast_to(np.float64(slot.initial), shape)
-            self.write_rows(slot.variable, used, initial)
+            self.write_rows(slot.variable, rows, initial)
         # The whole variable is assigned, which has the index made anew.
-        part.uses.assign(tf.where(is_own[:, tf.newaxis], 0, part.uses))
+        zeros = tf.zeros([len(rows), 2], tf.int32)
+        part.uses.assign(
+            tf.tensor_scatter_nd_update(part.uses, rows[:, np.newaxis], zeros)
+        )
+
+    def _rows_to_free(
+        self, name: str, part: Part, num_keys: int, keeps_all: bool
+    ) -> np.ndarray:
+        """Returns the rows of a table in a part that are freed before it is set.
+
+        Args:
+            name: the name of the table.
+            part: the part.
+            num_keys: how many keys the table will have there.
+            keeps_all: whether all present keys are among them.
+        """
+        if keeps_all and not self.sizes[name].evicts:
+            return np.zeros([0], np.int32)
+        slab, table = self._slab_of[name], self.by_name[name]
+        begin, size = slab.first_row(table), slab.capacity(table)
+        with tf.device(part.uses.device):
+            uses = tf.convert_to_tensor(part.uses)[begin : begin + size]
+            # A row that rests has slots, too.
+            is_freed = tf.reduce_any(tf.not_equal(uses, 0), axis=1)
+            if keeps_all:
+                rests = tf.reduce_all(tf.equal(uses, [RESTS]), axis=1)
+                is_needed = num_keys > size - tf.math.count_nonzero(rests)
+                is_freed = rests & is_needed
+            return tf.cast(begin + tf.where(is_freed)[:, 0], tf.int32).numpy()
 
     def stats(self) -> dict[str, dict[str, int]]:
         """Returns the sums of all parts' counters, by names of table and counter."""
@@ -376,6 +399,8 @@ class DynamicTables(StackedTables):
     def write(self, name: str, table: Any) -> None:
         """Sets the keys and vectors of a table; other keys lose their rows.
 
+        Keys that stay keep their uses, and new ones are used now.
+
         Args:
             name: the name of the table.
             table: keys and vectors, as `read` returns them, in any order.
@@ -385,9 +410,8 @@ class DynamicTables(StackedTables):
                 than there is room for.
         """
         keys, vectors = self.checked(name, table)
-        uses = np.stack([np.zeros_like(keys), np.ones_like(keys)], axis=1)
         with being_set:
-            rows = self.replace(name, keys, uses.astype(np.int32))
+            rows = self.replace(name, keys)
             self.write_values(rows, vectors, self.natives_of(name))
 
     def checked(self, name: str, table: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -420,16 +444,20 @@ class DynamicTables(StackedTables):
         self._owners(name, keys)
         return keys, vectors
 
-    def replace(self, name: str, keys: np.ndarray, uses: np.ndarray) -> Rows:
+    def replace(
+        self, name: str, keys: np.ndarray, uses: np.ndarray | None = None
+    ) -> Rows:
         """Gives a table these keys, and no others.
 
         If all present keys of the table are among these, they keep their rows.
-        Otherwise slots of all rows begin anew.
+        Otherwise slots of all rows begin anew. Rows that rest are freed now if keys
+        need them.
 
         Args:
             name: the name of the table.
             keys: int64 of shape `[n]`, all different.
-            uses: int32 of shape `[n, 2]`, as in `Rows`.
+            uses: int32 of shape `[n, 2]`, as in `Rows`; None for those that they have,
+                and those of new keys, which are used now.
 
         Returns:
             The places of the keys, in their order.
@@ -439,13 +467,25 @@ class DynamicTables(StackedTables):
         """
         part_numbers = self._owners(name, keys)
         rows = np.empty(len(keys), np.int32)
-        keeps_all = np.isin(self.rows_of(name).keys, keys).all()
-        slots = {} if keeps_all else all_row_slots(trainers_of(self), self)
-        for part_number, part in enumerate(self.parts(self._slab_of[name])):
+        present = self.rows_of(name)
+        keeps_all = bool(np.isin(present.keys, keys).all())
+        if uses is None:
+            uses = np.full([len(keys), 2], [table_ops.NOW, 1], np.int32)
+            if not keeps_all:  # Those that stay get new rows.
+                stays, at = _places(present.keys, keys)
+                uses[stays] = present.uses[at]
+        parts = self.parts(self._slab_of[name])
+        num_keys = np.bincount(part_numbers, minlength=len(parts))
+        freed = [
+            self._rows_to_free(name, part, num, keeps_all)
+            for part, num in zip(parts, num_keys, strict=True)
+        ]
+        slots = all_row_slots(trainers_of(self), self) if any(map(len, freed)) else {}
+        for part_number, part in enumerate(parts):
             (here,) = np.nonzero(part_numbers == part_number)
             with tf.device(part.vectors.device):
-                if not keeps_all:
-                    self._free_rows(name, part, slots.get(id(part.vectors), []))
+                if len(rows_here := freed[part_number]):
+                    self._free_rows(part, rows_here, slots.get(id(part.vectors), []))
                 rows[here] = self.add_rows(
                     name,
                     part,
@@ -507,6 +547,13 @@ def _variable(add_weight, slab, part_number, kind, shape, dtype="int64"):
 def _zeros(shape, dtype=None, **kwargs):
     del kwargs
     return table_ops.table_zeros(shape, dtype)
+
+
+def _places(present, keys):
+    """Returns which keys are among the present ones, ascending, and where."""
+    at = np.searchsorted(present, keys)
+    stays = np.isin(keys, present)
+    return stays, at[stays]
 
 
 def _chunks(places, part):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -24,6 +24,12 @@ def unless_being_set(function: Callable[[], None]) -> Callable[[], None]:
     return wait_and_call
 
 
+def copies_of(variable: Any) -> Sequence[Any]:
+    """Returns the copies of a variable of which a strategy keeps several, or none."""
+    copies = getattr(variable, "values", None)
+    return copies if isinstance(copies, (tuple, list)) else ()
+
+
 def keep(variable: Any, rows: Any = None) -> None:
     """Keeps what will be overwritten for a checkpoint that is being written.
 
@@ -31,8 +37,7 @@ def keep(variable: Any, rows: Any = None) -> None:
         variable: one of TensorFlow's variables that is, or is beside, a part.
         rows: int32 or int64 of shape `[n]`, the rows; None for all.
     """
-    copies = getattr(variable, "values", None)  # of a strategy that keeps several
-    if isinstance(copies, (tuple, list)):
+    if copies := copies_of(variable):
         variable = copies[0]  # It is the one that a checkpoint has.
     device = tf.DeviceSpec.from_string(variable.device)
     # Only on CPUs rows are written one by one.

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tf_syncrep.python.embedding import layout, lookup
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.tables.initial_values import initial_rows
-from tf_syncrep.python.keras.tables.setting import being_set, keep
+from tf_syncrep.python.keras.tables.setting import being_set, copies_of, keep
 from tf_syncrep.python.keras.tables.stacked_tables import (
     CHUNK_BYTES,
     StackedTables,
@@ -198,8 +198,9 @@ class Tables(StackedTables):
         parts = slots or self.parts(slab)
         values = np.asarray(values)
         first = slab.first_row(table) + first_id
-        if slab.num_parts == 1:
+        if slab.num_parts == 1 and copies_of(parts[0]):
             # Strategies that keep copies of a variable can only assign all of it.
+            # Elsewhere that would undo updates of other tables in the slab.
             (part,) = parts
             all_rows = part.numpy()
             all_rows[first : first + step * len(values) : step] = values

@@ -5,17 +5,18 @@ import os
 import pathlib
 import re
 
+import embedding_models as models
 import keras_variants
 import numpy as np
 import programs
 import pytest
 import tensorflow as tf
+from combinations import mostly_by_night
 
 import tf_syncrep as tfs
 from tf_syncrep.python.checkpoint.directory import Directory
 from tf_syncrep.python.keras.checkpoint import position
 
-MIRRORED = pathlib.Path(__file__).with_name("checkpoint_mirrored_program.py")
 ROWS, WIDTH = 20_000, 16  # 1.28 MB: written by rows
 BATCH, STEPS = 8, 6
 
@@ -30,7 +31,6 @@ OPTIMIZERS = {
     "lazy_ftrl": lambda: tfs.keras.FTRL(0.01),
     "lazy_momentum": lambda: tfs.keras.SGD(0.01, momentum=0.9),
 }
-QUICK = ("adam_async", "averaged", "rowwise_adagrad")
 
 
 @pytest.fixture(autouse=True)
@@ -78,10 +78,7 @@ def assert_equal(found, expected):
 
 @pytest.mark.parametrize(
     "optimizer",
-    [
-        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
-        for name in OPTIMIZERS
-    ],
+    mostly_by_night(OPTIMIZERS, "adam_async", "averaged", "rowwise_adagrad"),
 )
 def test_custom_loop_goes_on_bit_for_bit(tmp_path, optimizer):
     """This needs the states of random generators, too."""
@@ -140,14 +137,8 @@ def test_fit_goes_on_with_the_epoch_after_the_one_that_was_saved(tmp_path):
             ),
         )
         checkpoint = tfs.keras.Checkpoint(folder, every_n_steps=4, full_every=2)
-        history = tfs.keras.fit(
-            model,
-            data.repeat(),
-            epochs=epochs,
-            steps_per_epoch=STEPS,
-            verbose=0,
-            callbacks=[checkpoint],
-        )
+        options = {"epochs": epochs, "steps_per_epoch": STEPS, "verbose": 0}
+        history = tfs.keras.fit(model, data.repeat(), callbacks=[checkpoint], **options)
         return history.epoch, model.get_weights()
 
     _, expected = fit(3, tmp_path / "at once")
@@ -192,50 +183,35 @@ def test_two_checkpoints_of_one_training_are_of_one_moment_each(tmp_path):
             (folder / f"ckpt-{number}.json").unlink()  # The one before is the last now.
 
 
-NAN = float("nan")
-AS_COUNT = "must be a whole number of at least 1"
-AS_POSITIVE = "must be a finite number above 0"
-BAD = [
-    ({"every_secs": 0}, f"`every_secs` {AS_POSITIVE}. Received: every_secs=0"),
-    ({"every_secs": -1}, f"`every_secs` {AS_POSITIVE}. Received: every_secs=-1"),
-    ({"every_secs": NAN}, f"`every_secs` {AS_POSITIVE}. Received: every_secs=nan"),
-    ({"every_secs": "1"}, f"`every_secs` {AS_POSITIVE}. Received: every_secs='1'"),
-    ({"every_n_steps": 0}, f"`every_n_steps` {AS_COUNT}. Received: every_n_steps=0"),
-    ({"every_n_steps": -2}, f"`every_n_steps` {AS_COUNT}. Received: every_n_steps=-2"),
-    (
-        {"every_n_steps": 1.5},
-        f"`every_n_steps` {AS_COUNT}. Received: every_n_steps=1.5",
-    ),
-    (
-        {"every_secs": 60, "every_n_steps": 10},
-        "`every_secs` and `every_n_steps` must not both be given. Received: "
-        "every_secs=60, every_n_steps=10",
-    ),
-    ({"keep": 0}, f"`keep` {AS_COUNT}. Received: keep=0"),
-    ({"keep": None}, f"`keep` {AS_COUNT}. Received: keep=None"),
-    ({"full_every": -3}, f"`full_every` {AS_COUNT}. Received: full_every=-3"),
-    ({"full_every": True}, f"`full_every` {AS_COUNT}. Received: full_every=True"),
-    ({"max_kept_bytes": 0}, f"`max_kept_bytes` {AS_COUNT}. Received: max_kept_bytes=0"),
-    (
-        {"max_bytes_per_sec": NAN},
-        f"`max_bytes_per_sec` {AS_POSITIVE}. Received: max_bytes_per_sec=nan",
-    ),
-    (
-        {"directory": None},
-        "`directory` must be the path of a folder. Received: directory=None",
-    ),
-    (
-        {"directory": ""},
-        "`directory` must be the path of a folder. Received: directory=''",
-    ),
-]
+AS_COUNT = "a whole number of at least 1"
+AS_POSITIVE = "a finite number above 0"
 
 
-@pytest.mark.parametrize(("arguments", "message"), BAD)
-def test_bad_arguments_are_named(tmp_path, arguments, message):
-    with pytest.raises(ValueError, match=re.escape(message) + "$"):
-        tfs.keras.Checkpoint(**{"directory": tmp_path, **arguments})
+@pytest.mark.parametrize(
+    ("name", "value", "rule"),
+    [
+        *(("every_secs", value, AS_POSITIVE) for value in (0, -1, float("nan"), "1")),
+        *(("every_n_steps", value, AS_COUNT) for value in (0, -2, 1.5)),
+        *(("keep", value, AS_COUNT) for value in (0, None)),
+        *(("full_every", value, AS_COUNT) for value in (-3, True)),
+        ("max_kept_bytes", 0, AS_COUNT),
+        ("max_bytes_per_sec", float("nan"), AS_POSITIVE),
+        *(("directory", value, "the path of a folder") for value in (None, "")),
+    ],
+)
+def test_bad_arguments_are_named(tmp_path, name, value, rule):
+    message = f"`{name}` must be {rule}. Received: {name}={value!r}"
+    with pytest.raises(ValueError, match=f"{re.escape(message)}$"):
+        tfs.keras.Checkpoint(**{"directory": tmp_path, name: value})
     assert os.listdir(tmp_path) == []
+
+
+def test_two_intervals_are_refused(tmp_path):
+    message = r"must not both be given. Received: every_secs=60, every_n_steps=10$"
+    with pytest.raises(
+        ValueError, match=f"^`every_secs` and `every_n_steps` {message}"
+    ):
+        tfs.keras.Checkpoint(tmp_path, every_secs=60, every_n_steps=10)
 
 
 def test_folders_that_cannot_be_are_named(tmp_path):
@@ -253,16 +229,10 @@ def test_fit_does_not_begin_where_no_checkpoint_could_be_written():
     folder = "/proc/checkpoints"
     model = make()
     before = model.get_weights()
-    message = (
-        "`directory` must be a folder that can be written to. Received: directory="
-    )
-    with pytest.raises(ValueError, match=re.escape(f"{message}'{folder}'")):
-        tfs.keras.fit(
-            model,
-            *next(batches(0, 1)),
-            verbose=0,
-            callbacks=[tfs.keras.Checkpoint(folder)],
-        )
+    message = "`directory` must be a folder that can be written to. Received: directory"
+    callbacks = [tfs.keras.Checkpoint(folder)]
+    with pytest.raises(ValueError, match=re.escape(f"{message}='{folder}'")):
+        tfs.keras.fit(model, *next(batches(0, 1)), verbose=0, callbacks=callbacks)
     assert_equal(([], model.get_weights()), ([], before))
 
 
@@ -282,20 +252,14 @@ def test_training_ends_without_a_folder_that_is_lost_in_its_midst(
                 folder.write_text("no folder")
 
     model = make()
-    ids, targets = (np.concatenate(x) for x in zip(*batches(0, STEPS), strict=True))
+    data = [np.concatenate(x) for x in zip(*batches(0, STEPS), strict=True)]
     checkpoint = tfs.keras.Checkpoint(
         folder, every_n_steps=2, raise_at_end=raise_at_end
     )
+    options = {"batch_size": BATCH, "verbose": 0, "callbacks": [checkpoint, Lose()]}
     raises = pytest.raises(tf.errors.OpError, match=str(folder))
     with raises if raise_at_end else contextlib.nullcontext():
-        tfs.keras.fit(
-            model,
-            ids,
-            targets,
-            batch_size=BATCH,
-            verbose=0,
-            callbacks=[checkpoint, Lose()],
-        )
+        tfs.keras.fit(model, *data, **options)
     assert model.history.epoch == [0]
     assert "The end of this training is in no checkpoint: 2 of 4 " in caplog.text
     assert "A checkpoint was not written" in caplog.text
@@ -332,8 +296,32 @@ def test_checkpoint_of_another_optimizer_changes_nothing(tmp_path):
     assert_equal(([], model.get_weights()), ([], before))
 
 
+def mirrored_copies(folder):
+    """All copies of all variables of two replicas: of a model, and restored."""
+    keras_variants.make_two_cpus()
+    data = tf.data.Dataset.from_tensor_slices(models.batch(16)).batch(8)
+    results = []
+    for is_saved in (True, False):
+        with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+            optimizer, tables = tf.keras.optimizers.Adam(0.1), models.initial_tables()
+            model = models.make(models.Distributed, optimizer, tables)
+        checkpoint = tfs.keras.Checkpoint(folder, model=model)
+        if is_saved:
+            tfs.keras.fit(model, data, verbose=0)
+            checkpoint.save()
+        else:
+            checkpoint.restore()
+        natives = [
+            *map(keras_variants.native, model.variables),
+            *keras_variants.variables_of(model.optimizer),
+        ]
+        copies = [x for native in natives for x in getattr(native, "values", [native])]
+        results.append([x.numpy().tolist() for x in copies])
+    return results
+
+
 def test_all_copies_of_mirrored_variables_are_restored(tmp_path):
-    expected, found = programs.run(MIRRORED, str(tmp_path))
+    expected, found = programs.call(mirrored_copies, str(tmp_path))
     assert len(expected) > 10
     assert found == expected
 

@@ -1,10 +1,6 @@
 """Checkpoints of a training on a cluster, beside one that runs in one process."""
 
-import json
-import pathlib
 import shutil
-import sys
-import time
 
 import checkpoint_models as models
 import checkpoint_steps
@@ -13,42 +9,88 @@ import numpy as np
 import programs
 import pytest
 import tensorflow as tf
+from keras_sync_replicas import make_strategy
 
 import tf_syncrep as tfs
 from tf_syncrep.python.checkpoint.directory import Directory
 
 pytestmark = pytest.mark.ci
 
+# So many batches overwrite rows while a checkpoint is being written. Then training
+# waits, so that on a slow machine there are as many checkpoints as on a fast one.
+BATCHES_MEANWHILE = 8
 STEPS_OF_WRITER = checkpoint_steps.STEPS
-PROGRAM = pathlib.Path(__file__).with_name("checkpoint_program.py")
 WORKERS, SERVERS = 2, 2
 STEPS = 40
 
 
-def command_of(folder, **options):
-    return [sys.executable, str(PROGRAM), json.dumps(arguments_of(folder, **options))]
+class Savings(tf.keras.callbacks.Callback):
+    """Collects facts about the checkpoints."""
+
+    def __init__(self, checkpoint):
+        super().__init__()
+        self.checkpoint = checkpoint
+        self.savings = []
+        self.batches = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        saving = self.checkpoint.saving
+        if saving is None:
+            return
+        if saving not in self.savings:
+            self.savings.append(saving)
+            self.batches = 0
+        self.batches += 1
+        if self.batches == BATCHES_MEANWHILE:
+            saving.wait_until_over()
 
 
-def train(folder, cluster, **options):
-    arguments = arguments_of(folder, **options)
-    return programs.run(PROGRAM, arguments, env=cluster.environment())
+def run(folder, given):
+    """Trains as the coordinator, writes checkpoints, and continues from them.
 
-
-def arguments_of(folder, quorum=WORKERS, epochs=2, steps=STEPS, **options):
-    # Writing is slow enough that updates overwrite rows before they are written.
+    FOLDER.npz has the model's state at the end. Without a quorum, it trains without
+    SyncReplicas. All but the first three options are those of the callback.
+    """
     options = {
+        "quorum": WORKERS,
+        "epochs": 2,
+        "steps": STEPS,
+        # Writing is slow enough that updates overwrite rows before they are written.
         "every_n_steps": 9,
         "keep": 100,
         "max_bytes_per_sec": 1e8,
-        **options,
+        **given,
     }
+    quorum, epochs, steps = map(options.pop, ("quorum", "epochs", "steps"))
+    strategy = make_strategy()
+    with strategy.scope():
+        model = models.make(
+            wrap=quorum
+            and (lambda x: tfs.keras.SyncReplicas(x, quorum, quorum, spares=False))
+        )
+    checkpoint = tfs.keras.Checkpoint(folder, **options)
+    savings = Savings(checkpoint)
+    history = tfs.keras.fit(
+        model,
+        models.dataset,
+        epochs=epochs,
+        steps_per_epoch=steps,
+        verbose=0,
+        callbacks=[checkpoint, savings],
+    )
+    np.savez(f"{folder}.npz", **models.state_of(model))
+    restored = checkpoint.restored
     return {
-        "folder": str(folder),
-        "quorum": quorum,
-        "epochs": epochs,
-        "steps": steps,
-        "options": options,
+        "epochs": history.epoch,
+        "restored": restored and [restored.path, restored.iterations],
+        "iterations": int(np.asarray(model.optimizer.iterations)),
+        "kept_bytes": [x.kept_bytes for x in savings.savings],
+        "errors": [str(x.error) for x in savings.savings if x.error],
     }
+
+
+def train(folder, cluster, **options):
+    return programs.call(run, str(folder), options, env=cluster.environment())
 
 
 class Twin:
@@ -151,22 +193,17 @@ def test_coordinator_and_worker_die_while_one_is_written(tmp_path, steps):
     # There is a checkpoint every 4 to 9 updates, so that this is twice what the deaths
     # need: about three checkpoints for each of `steps`.
     updates = 25 * len(steps) + 20
-    command = command_of(
-        tmp_path,
-        full_every=2,
-        keep=4,
-        max_bytes_per_sec=2e7,
-        steps=updates,
-    )
+    options = {"full_every": 2, "keep": 4, "max_bytes_per_sec": 2e7, "steps": updates}
+    command = programs.call_command(run, str(tmp_path), options)
     with clusters.Cluster(num_workers=WORKERS, num_ps=SERVERS) as cluster:
         cluster.start("chief", command)
-        wait_until(lambda: directory.manifests())
+        clusters.wait_until(lambda: directory.manifests())
         for step in steps:
             last = checkpoint_steps.await_step(directory, step)
             cluster.kill("chief")
             assert directory.manifests()[-1].number in (last, last + 1)
             cluster.start("chief", command)
-            wait_until(lambda n=last: directory.manifests()[-1].number > n)
+            clusters.wait_until(lambda n=last: directory.manifests()[-1].number > n)
         for step in steps:
             checkpoint_steps.await_step(directory, step)
             cluster.kill("worker-0")
@@ -196,10 +233,3 @@ def assert_equal(state, folder):
     with np.load(f"{folder}.npz") as result:
         for name, value in state.items():
             np.testing.assert_array_equal(result[name], value, err_msg=name)
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + clusters.DEADLINE_SECS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

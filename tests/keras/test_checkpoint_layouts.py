@@ -5,6 +5,7 @@ import embedding_models as models
 import numpy as np
 import pytest
 import tensorflow as tf
+from combinations import mostly_by_night
 
 import tf_syncrep as tfs
 
@@ -81,15 +82,7 @@ def make(optimizer, layout, monkeypatch):
     return model
 
 
-def each_optimizer(quick):
-    names = [
-        pytest.param(name, marks=() if name in quick else pytest.mark.slow)
-        for name in OPTIMIZERS
-    ]
-    return pytest.mark.parametrize("optimizer", names)
-
-
-@each_optimizer(QUICK)
+@pytest.mark.parametrize("optimizer", mostly_by_night(OPTIMIZERS, *QUICK))
 def test_training_goes_on_in_any_layout_as_if_never_stopped(
     optimizer, tmp_path, monkeypatch
 ):
@@ -109,7 +102,9 @@ def test_training_goes_on_in_any_layout_as_if_never_stopped(
             np.testing.assert_allclose(table, expected[name], atol=2e-5, err_msg=name)
 
 
-@each_optimizer(("adagrad", "adam_async"))
+@pytest.mark.parametrize(
+    "optimizer", mostly_by_night(OPTIMIZERS, "adagrad", "adam_async")
+)
 def test_growing_tables_have_the_same_bits_by_key_in_any_number_of_parts(
     optimizer, tmp_path, monkeypatch
 ):
@@ -150,12 +145,10 @@ def test_layers_may_have_tables_of_one_name(tmp_path, monkeypatch):
         monkeypatch.setattr(NUM_PARTS, lambda: num_parts)
         inputs = tf.keras.Input((), dtype="int64")
         layers = [
-            tfs.keras.DistributedEmbedding(
-                tfs.keras.FeatureConfig("f", tfs.keras.TableConfig("t", size, width))
-            )
+            models.layer_of(tfs.keras.TableConfig("t", size, width))
             for size, width in ((7, 2), (5, 3))
         ]
-        vectors = [layer(inputs) for layer in layers]
+        vectors = [layer({"t": inputs})["t"] for layer in layers]
         outputs = tf.keras.layers.Concatenate()(vectors)
         return tf.keras.Model(inputs, outputs), layers
 

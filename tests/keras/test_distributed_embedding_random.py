@@ -5,6 +5,7 @@ A float64 twin, without parts, slabs and layers, computes the same.
 
 import dataclasses
 
+import embedding_inputs
 import embedding_twin as twin
 import keras_variants
 import numpy as np
@@ -130,18 +131,9 @@ class Case:
 
 
 def _tensor(feature, lists, dtype):
-    flat = np.asarray([x for row in lists for x in row], dtype.as_numpy_dtype)
-    if feature.kind == "one":
-        return tf.constant(flat)
-    if feature.kind == "dense":
-        return tf.reshape(flat, [len(lists), feature.max_ids])
-    lengths = np.asarray([len(row) for row in lists], np.int64)
-    ragged = tf.RaggedTensor.from_row_lengths(flat, lengths)
-    if feature.kind == "ragged":
-        return ragged
-    places = [[i, j] for i, row in enumerate(lists) for j in range(len(row))]
-    return tf.SparseTensor(
-        np.reshape(places, [-1, 2]), flat, [len(lists), feature.max_ids]
+    return embedding_inputs.tensor(
+        *(feature.kind, lists, feature.max_ids),
+        lambda flat: tf.constant(flat, dtype, shape=[len(flat)]),
     )
 
 

@@ -5,10 +5,12 @@ import logging
 import pickle
 
 import dynamic_models as models
-import embedding_twin as twin
+import embedding_inputs
+import keras_variants
 import numpy as np
 import pytest
 import tensorflow as tf
+from combinations import mostly_by_night
 
 import tf_syncrep as tfs
 from tf_syncrep.python.keras.embedding import distributed_embedding, dynamic_embedding
@@ -100,90 +102,22 @@ def test_configuration_is_all_that_a_layer_is():
 
 @pytest.mark.parametrize("dtype", [tf.int32, tf.int64, tf.string])
 def test_ids_of_all_kinds_and_their_weights(dtype):
-    tables = {
-        name: tfs.keras.TableConfig(name, Dynamic(100), 4, combiner=combiner)
-        for name, combiner in (("s", "sum"), ("m", "mean"), ("q", "sqrtn"), ("n", None))
-    }
-
-    def ids_of(values):
-        values = np.asarray(values)
+    def keys_of(ids):
+        keys = np.asarray(ids) - 2  # some are negative
         if dtype == tf.string:
-            return tf.constant([f"id {x}" for x in values.ravel()], shape=values.shape)
-        return tf.constant(values, dtype)
+            return tf.constant([f"id {x}" for x in keys])
+        return tf.constant(keys, dtype)
 
-    dense = [[-1, 2, 3], [4, 4, 0]]
-    kinds = {
-        "dense": ids_of(dense),
-        "ragged": tf.RaggedTensor.from_row_splits(ids_of([1, -2, 3, 4]), [0, 4, 4]),
-        "sparse": tf.SparseTensor([[0, 5], [0, 9], [1, 2]], ids_of([3, 7, 7]), [2, 10]),
-        "one": ids_of([5, 6]),
-    }
-    lists = {
-        "dense": dense,
-        "ragged": [[1, -2, 3, 4], []],
-        "sparse": [[3, 7], [7]],
-        "one": [[5], [6]],
-    }
-    weights = {
-        "dense": tf.constant([[0.5, 1.0, 0.0], [2.0, 1.0, 1.0]]),
-        "ragged": tf.ragged.constant([[0.5, 1.0, 0.0, 3.0], []], ragged_rank=1),
-        "sparse": tf.SparseTensor([[0, 5], [0, 9], [1, 2]], [0.25, 4.0, 2.0], [2, 10]),
-        "one": tf.constant([3.0, 0.0]),
-    }
-    flat = {
-        "dense": [[0.5, 1.0, 0.0], [2.0, 1.0, 1.0]],
-        "ragged": [[0.5, 1.0, 0.0, 3.0], []],
-        "sparse": [[0.25, 4.0], [2.0]],
-        "one": [[3.0], [0.0]],
-    }
-    names = [(table, kind) for table in tables for kind in kinds]
-    layer = tfs.keras.DistributedEmbedding(
-        {
-            f"{table}_{kind}": tfs.keras.FeatureConfig(f"{table}_{kind}", tables[table])
-            for table, kind in names
-        }
+    def vectors_of(table):
+        own = keys_of(range(8))
+        own = tfs.keras.string_keys(own) if dtype == tf.string else own
+        places = np.searchsorted(table.keys, own.numpy())
+        assert np.array_equal(table.keys[places], own.numpy())
+        return table.vectors[places]
+
+    embedding_inputs.assert_looks_up_as_the_twin(
+        Dynamic(100), keys_of, vectors_of, True
     )
-    inputs = {f"{table}_{kind}": kinds[kind] for table, kind in names}
-    some = {
-        f"{table}_{kind}": None if table == "n" else weights[kind]
-        for table, kind in names
-    }
-    numbers = np.array([-2, -1, 0, 1, 2, 3, 4, 5, 6, 7])
-    by_number = np.zeros([len(tables), len(numbers), 4])
-    for of_ids in (None, some):
-        arguments = {} if of_ids is None else {"weights": of_ids}
-        vectors = layer(inputs, training=True, **arguments)
-        for number, (_, (keys, values)) in enumerate(
-            layer.get_embedding_tables().items()
-        ):
-            own = ids_of(numbers)
-            own = tfs.keras.string_keys(own) if dtype == tf.string else own
-            places = np.searchsorted(keys, own.numpy())
-            assert np.array_equal(keys[places], own.numpy())
-            by_number[number] = values[places]
-        values = {
-            # negative indices count from the end, as in lists
-            name: np.concatenate([x[2:], x[:2]])
-            for name, x in zip(layer.get_embedding_tables(), by_number, strict=True)
-        }
-        for table, kind in names:
-            actual = vectors[f"{table}_{kind}"]
-            if table == "n":
-                ids = lists[kind]
-                if kind in ("ragged", "sparse"):
-                    ids = [id_ for row in ids for id_ in row]
-                    actual = actual.values
-                ids = np.asarray(ids)[:, 0] if kind == "one" else np.asarray(ids)
-                expected = values[table][ids]
-            else:
-                feature = twin.Feature(
-                    table,
-                    lists[kind],
-                    tables[table].combiner,
-                    None if of_ids is None else flat[kind],
-                )
-                expected = twin.look_up(values, feature)
-            np.testing.assert_allclose(actual, expected, atol=1e-6)
 
 
 def test_only_training_makes_rows_and_others_are_zeros():
@@ -229,13 +163,8 @@ def test_more_rows_than_memory_could_ever_have_are_refused_at_once():
 
 
 def test_full_table_refuses_and_says_so_once_in_a_fit_that_does(caplog):
-    model = tf.keras.Sequential(
-        [
-            tf.keras.layers.Input((), dtype="int64"),
-            tfs.keras.Embedding(Dynamic(4), 2, name="small"),
-            tf.keras.layers.Dense(1),
-        ]
-    )
+    layer = tfs.keras.Embedding(Dynamic(4), 2, name="small")
+    model = models.sequential(layer, tf.keras.layers.Dense(1))
     model.compile("sgd", loss="mse")
     with caplog.at_level(logging.WARNING, logger="absl"):
         history = tfs.keras.fit(
@@ -248,11 +177,9 @@ def test_full_table_refuses_and_says_so_once_in_a_fit_that_does(caplog):
     assert history.history["without_row/small"] == [6, 6]
     assert history.history["admitted/small"] == [4, 0]
     assert history.history["evicted/small"] == [0, 0]
-    np.testing.assert_array_equal(
-        model.layers[0](np.arange(10)).numpy().any(axis=1).sum(), 4
-    )
+    assert layer(np.arange(10)).numpy().any(axis=1).sum() == 4
     caplog.clear()
-    keys = model.layers[0].get_embedding_table().keys
+    keys = layer.get_embedding_table().keys
     tfs.keras.fit(model, keys, np.ones([4, 1]), verbose=0)  # it refuses none
     assert not [x for x in caplog.records if "is full" in x.getMessage()]
 
@@ -277,13 +204,7 @@ OWN = {"tables": {"items": tfs.keras.RowwiseAdagrad(0.1)}}
 QUICK = ("adam", "adagrad", "rowwise_adagrad", "lazy_ftrl", "sync", "tables")
 
 
-@pytest.mark.parametrize(
-    "optimizer",
-    [
-        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
-        for name in OPTIMIZERS
-    ],
-)
+@pytest.mark.parametrize("optimizer", mostly_by_night(OPTIMIZERS, *QUICK))
 def test_trains_like_a_fixed_table_of_the_same_values_bit_for_bit(optimizer):
     tables = models.initial_tables()
     results = []
@@ -291,11 +212,10 @@ def test_trains_like_a_fixed_table_of_the_same_values_bit_for_bit(optimizer):
         make, own = OPTIMIZERS[optimizer], OWN.get(optimizer)
         if with_keys:
             model = models.growing(make(), own)
+            # This makes all rows exist from the first step, as in the other model.
+            model(models.as_keys(models.all_ids()), training=True)
         else:
             model = models.fixed(make(), tables, own)
-        # This makes all rows exist from the first step, as in the other model.
-        if with_keys:
-            model(models.as_keys(models.all_ids()), training=True)
         data = models.dataset(range(6), 8, with_keys)
         history = tfs.keras.fit(model, data, epochs=2, verbose=0)
         results.append((history.history["loss"], model.tables()))
@@ -445,11 +365,11 @@ def loop(model, data, **options):
     """A step of a loop of one's own."""
     del options
     ids, targets = next(iter(data))
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_mean((model(ids, training=True) - targets) ** 2)
-    gradients = tape.gradient(loss, model.trainable_variables)
-    pairs = zip(gradients, model.trainable_variables, strict=True)
-    model.optimizer.apply_gradients(pairs)
+    keras_variants.update(
+        model.optimizer,
+        model.trainable_variables,
+        lambda: tf.reduce_mean((model(ids, training=True) - targets) ** 2),
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,30 +1,23 @@
 """Tables that grow in files, checkpoints and exported models."""
 
-import pathlib
-import re
-import subprocess
-import sys
 import threading
 import time
 
 import dynamic_models as models
 import keras_variants
 import numpy as np
+import package_copies
+import process_threads
 import pytest
 import tensorflow as tf
 from combinations import mostly_by_night
+from embedding_models import layer_of
 
 import tf_syncrep as tfs
 from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
-from tf_syncrep.python.keras.tables.row_slots import row_slots
 
 Dynamic = tfs.keras.Dynamic
-OPTIMIZERS = {
-    "adam": lambda: tf.keras.optimizers.Adam(0.05),
-    "adagrad": lambda: tf.keras.optimizers.Adagrad(0.05),
-    "adam_async": lambda: tfs.keras.AdamAsync(0.05),
-    "rowwise_adagrad": lambda: tfs.keras.RowwiseAdagrad(0.05),
-}
+OPTIMIZERS = {**models.OPTIMIZERS, "adagrad": lambda: tf.keras.optimizers.Adagrad(0.05)}
 
 
 def functional(optimizer, size=None, width=4, strings=True):
@@ -61,19 +54,15 @@ def trained(optimizer, **options):
     return model
 
 
+def tables_of(model):
+    layers = [x for x in model.layers if hasattr(x, "table_stats")]
+    return [x._growing.read(name) for x in layers for name in x._growing.by_name]
+
+
 def assert_same_tables(model, other, tolerance=0.0):
-    for layer, same in zip(model.layers, other.layers, strict=True):
-        if hasattr(layer, "table_stats"):
-            tables = [
-                x.get_embedding_tables()["items"]
-                if isinstance(x, tfs.keras.DistributedEmbedding)
-                else x.get_embedding_table()
-                for x in (layer, same)
-            ]
-            np.testing.assert_array_equal(tables[0].keys, tables[1].keys)
-            np.testing.assert_allclose(
-                tables[0].vectors, tables[1].vectors, tolerance, tolerance
-            )
+    for table, same in zip(tables_of(model), tables_of(other), strict=True):
+        np.testing.assert_array_equal(table.keys, same.keys)
+        np.testing.assert_allclose(table.vectors, same.vectors, tolerance, tolerance)
 
 
 def assert_go_on_alike(model, other, tolerance=0.0):
@@ -87,17 +76,13 @@ def assert_go_on_alike(model, other, tolerance=0.0):
 @pytest.mark.parametrize(
     ("kind", "optimizer"),
     [
-        ("keras", "adam"),
-        ("keras", "rowwise_adagrad"),
-        ("weights", "adagrad"),
-        ("weights", "adam_async"),
+        *(("keras", name) for name in ("adam", "rowwise_adagrad")),
+        *(("weights", name) for name in ("adagrad", "adam_async")),
         *(
             pytest.param(*both, marks=pytest.mark.slow)
             for both in (
-                ("keras", "adagrad"),
-                ("keras", "adam_async"),
-                ("weights", "adam"),
-                ("weights", "rowwise_adagrad"),
+                *(("keras", name) for name in ("adagrad", "adam_async")),
+                *(("weights", name) for name in ("adam", "rowwise_adagrad")),
             )
         ),
     ],
@@ -205,8 +190,6 @@ def test_checkpoint_of_another_width_is_refused_and_nothing_is_changed(tmp_path)
 
 SERVES = """
 import sys
-import threading
-import time
 import numpy as np
 import tensorflow as tf
 assert "tf_syncrep" not in sys.modules
@@ -255,15 +238,10 @@ def test_exported_model_serves_where_the_package_is_not(way, strings, tmp_path):
     word = np.array(["w1", "w2", "nobody"]) if strings else np.array([1, 2, 10**15])
     given = [tf.constant(ids), tf.constant(word)]
     np.savez(tmp_path / "data.npz", expected=model(given), ids=ids, word=word)
-    result = subprocess.run(
-        [sys.executable, "-c", SERVES, folder, signature, str(tmp_path / "data.npz")],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=pathlib.Path(tf.__file__).parent,
+    lines = package_copies.run_without_ours(
+        SERVES, folder, signature, str(tmp_path / "data.npz")
     )
-    assert result.returncode == 0, result.stderr
-    assert float(result.stdout.splitlines()[-1]) < 1e-5
+    assert float(lines[-1]) < 1e-5
     if way == "export":
         shapes = dict(tf.train.list_variables(f"{folder}/variables/variables"))
         assert max(shape[0] for shape in shapes.values() if shape) < 100
@@ -274,7 +252,7 @@ def test_exported_model_serves_where_the_package_is_not(way, strings, tmp_path):
 
 def test_empty_table_is_exported(tmp_path):
     layer = tfs.keras.Embedding(Dynamic(9), 4)
-    model = tf.keras.Sequential([tf.keras.layers.Input((), dtype="int64"), layer])
+    model = models.sequential(layer)
     with tfs.keras.for_serving(model):
         np.testing.assert_array_equal(model(tf.constant([0, 5])), np.zeros([2, 4]))
     layer(tf.constant([5]), training=True)
@@ -302,17 +280,17 @@ def test_slots_of_files_are_those_of_the_keys(tmp_path):
 def one_table(optimizer, max_rows=20):
     """A model of one table, and its layer."""
     layer = tfs.keras.Embedding(Dynamic(max_rows), 4, name="words")
-    model = tf.keras.Sequential([tf.keras.Input((), dtype="int64"), layer])
+    model = models.sequential(layer)
     model.compile(optimizer, jit_compile=False)
     optimizer.build(model.trainable_variables)
     return model, layer
 
 
 def step(model, keys, factor):
-    with tf.GradientTape() as tape:
-        loss = factor * tf.reduce_sum(model(tf.constant(keys), training=True))
-    (gradient,) = tape.gradient(loss, model.trainable_variables)
-    model.optimizer.apply_gradients([(gradient, model.trainable_variables[0])])
+    def loss():
+        return factor * tf.reduce_sum(model(tf.constant(keys), training=True))
+
+    keras_variants.update(model.optimizer, model.trainable_variables, loss)
 
 
 def load_weights(model, other, path):
@@ -326,10 +304,7 @@ def load_tables(model, other, path):
 
 
 def load_layer(model, other, path):
-    inference = tf.keras.Sequential(
-        [tf.keras.Input((), dtype="int64"), other.layers[0]]
-    )
-    load_weights(model, inference, path)
+    load_weights(model, models.sequential(other.layers[0]), path)
 
 
 @pytest.mark.parametrize("load", [load_weights, load_tables, load_layer])
@@ -350,9 +325,7 @@ def test_keys_after_those_of_a_file_begin_with_initial_slots(name, load, tmp_pat
     model(tf.constant(new), training=True)
     keys, _, _, rows = layer._growing.rows_of("words")
     assert keys.tolist() == [7, *new]
-    (by_kind,) = row_slots([model.optimizer], layer._growing).values()
-    assert by_kind
-    for kind, slot in by_kind.items():
+    for kind, slot in models.slots(model.optimizer, layer).items():
         begins = np.full_like(slot.variable, slot.initial)
         np.testing.assert_array_equal(
             slot.variable.numpy()[rows[1:]], begins[1:5], kind
@@ -383,12 +356,6 @@ def test_sums_of_gradients_are_in_files_by_key(tmp_path):
     assert other.optimizer.iterations.numpy() == 1
 
 
-def resident():
-    """Bytes of this process that are in memory."""
-    status = pathlib.Path("/proc/self/status").read_text()
-    return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) << 10
-
-
 def test_model_that_has_trained_restores_a_checkpoint_in_the_memory_of_its_rows(
     tmp_path,
 ):
@@ -397,12 +364,12 @@ def test_model_that_has_trained_restores_a_checkpoint_in_the_memory_of_its_rows(
     step(model, [1, 2], 1.0)
     checkpoint.save(wait=True)
     step(model, [2, 3], 1.0)
-    before = resident()
+    before = process_threads.resident()
     checkpoint.restore()
     step(model, [3, 4], 1.0)
     assert layer.get_embedding_table().keys.tolist() == [1, 2, 3, 4]
     # All rows of the table and its two slots would take 480 MB.
-    assert resident() - before < 120e6
+    assert process_threads.resident() - before < 120e6
 
 
 class Sharing(tf.keras.Model):
@@ -433,10 +400,6 @@ def test_loaded_rows_have_new_slots_in_another_model_that_shares_them(
         layer = tfs.keras.Embedding(Dynamic(20), 4, name="words")
         return [Sharing(layer, attribute, optimizer) for optimizer in optimizers]
 
-    def slots_of(model):
-        (by_kind,) = row_slots([model.optimizer], model.shared._growing).values()
-        return by_kind
-
     make = OPTIMIZERS[name]
     path = str(tmp_path / "x.weights.h5")
     (saved,) = sharing(make())
@@ -446,10 +409,7 @@ def test_loaded_rows_have_new_slots_in_another_model_that_shares_them(
     for one in (model, other):
         step(one, [1, 2, 3], 100.0)
     model.load_weights(path)
-    for kind, slot in slots_of(other).items():
-        np.testing.assert_array_equal(
-            slot.variable, np.full_like(slot.variable, slot.initial), kind
-        )
+    models.assert_initial(other.optimizer, other.shared)
     for one in (saved, model):
         step(one, [8], 1.0)
     tf.nest.map_structure(
@@ -457,8 +417,9 @@ def test_loaded_rows_have_new_slots_in_another_model_that_shares_them(
         saved.shared.get_embedding_table(),
         model.shared.get_embedding_table(),
     )
-    for kind, slot in slots_of(saved).items():
-        same = slots_of(model)[kind].variable
+    slots = models.slots(model.optimizer, model.shared)
+    for kind, slot in models.slots(saved.optimizer, saved.shared).items():
+        same = slots[kind].variable
         used = np.any(slot.variable.numpy() != slot.initial, axis=1)
         assert used.any(), kind
         np.testing.assert_array_equal(slot.variable[:2], same[:2], kind)
@@ -470,17 +431,20 @@ ROWS = 10_000
 def of_both_kinds(make=tfs.keras.AdamAsync):
     """A model with a table that grows and one of fixed size, both of many rows."""
     sizes = {"grows": Dynamic(2 * ROWS), "fixed": ROWS}
-    features = {
-        name: tfs.keras.FeatureConfig(name, tfs.keras.TableConfig(name, size, 4))
-        for name, size in sizes.items()
-    }
-    layer = tfs.keras.DistributedEmbedding(features)
+    layer = layer_of(*(tfs.keras.TableConfig(x, n, 4) for x, n in sizes.items()))
     inputs = {name: tf.keras.Input((), dtype="int64", name=name) for name in sizes}
     outputs = tf.keras.layers.Add()(list(layer(inputs).values()))
     model = tf.keras.Model(inputs, outputs)
     model.compile(make(), jit_compile=False)
     model.optimizer.build(model.trainable_variables)
     return model, layer
+
+
+def assert_restored(folder, make, tables):
+    other, same = of_both_kinds(make)
+    tfs.keras.Checkpoint(str(folder), model=other).restore()
+    restored = [same.get_embedding_tables()[name] for name in ("fixed", "grows")]
+    tf.nest.map_structure(np.testing.assert_array_equal, tables, restored)
 
 
 def all_set(layer, first_key, value):
@@ -521,10 +485,7 @@ def test_tables_set_while_a_checkpoint_is_written_are_in_the_next_one(
     thread.join(60)
     assert checkpoint.saving.error is None
     for tables in (before, after):
-        other, same = of_both_kinds(make)
-        tfs.keras.Checkpoint(str(tmp_path), model=other).restore()
-        restored = [same.get_embedding_tables()[name] for name in ("fixed", "grows")]
-        tf.nest.map_structure(np.testing.assert_array_equal, tables, restored)
+        assert_restored(tmp_path, make, tables)
         tfs.keras.Checkpoint(str(tmp_path), model=model).save()
 
 
@@ -543,7 +504,4 @@ def test_checkpoint_begins_when_tables_are_set_that_are_being_set(
     monkeypatch.setattr(DynamicTables, "write", write_beside_a_checkpoint)
     tables = all_set(layer, 0, 1.0)
     threads[0].join(60)
-    other, same = of_both_kinds()
-    tfs.keras.Checkpoint(str(tmp_path), model=other).restore()
-    restored = [same.get_embedding_tables()[name] for name in ("fixed", "grows")]
-    tf.nest.map_structure(np.testing.assert_array_equal, tables, restored)
+    assert_restored(tmp_path, tfs.keras.AdamAsync, tables)

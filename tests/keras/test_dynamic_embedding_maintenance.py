@@ -10,11 +10,11 @@ import pytest
 import tensorflow as tf
 from all_optimizers import KERAS_OPTIMIZERS, LionOfMine
 from combinations import mostly_by_night
+from embedding_models import layer_of
 
 import tf_syncrep as tfs
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.tables.maintenance import maintenance_of_update
-from tf_syncrep.python.keras.tables.row_slots import row_slots
 
 Dynamic = tfs.keras.Dynamic
 UNFIT = [x for x in ("Adafactor", "ScheduleFreeAdamW") if x in KERAS_OPTIMIZERS]
@@ -26,12 +26,9 @@ OPTIMIZERS = {
         if name not in [*UNFIT, "SGD"]
     },
     "sgd": lambda: tf.keras.optimizers.SGD(0.1, momentum=0.9),
-    "adagrad": lambda: tf.keras.optimizers.Adagrad(0.1),
     "adam": lambda: tf.keras.optimizers.Adam(0.1, amsgrad=True),
     "rmsprop": lambda: tf.keras.optimizers.RMSprop(0.1, momentum=0.9, centered=True),
     "ftrl": lambda: tf.keras.optimizers.Ftrl(0.1, initial_accumulator_value=0.5),
-    "nadam": lambda: tf.keras.optimizers.Nadam(0.1),
-    "adadelta": lambda: tf.keras.optimizers.Adadelta(0.1),
     "scheduled": lambda: tf.keras.optimizers.Adam(
         tf.keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5)
     ),
@@ -59,11 +56,15 @@ if hasattr(tf.keras.optimizers, "MultiOptimizer"):
 def small(optimizer, size, combiner=None):
     table = tfs.keras.TableConfig("t", size, 4, combiner=combiner)
     layer = tfs.keras.DistributedEmbedding(tfs.keras.FeatureConfig("f", table))
-    model = tf.keras.Sequential(
-        [tf.keras.layers.Input((), dtype="int64"), layer, tf.keras.layers.Dense(1)]
-    )
+    model = models.sequential(layer, tf.keras.layers.Dense(1))
     model.compile(optimizer, loss="mse")
     return model, layer
+
+
+def keys_of(layer):
+    """The keys with a row, of either layer with one table."""
+    (table,) = layer._growing.by_name
+    return layer._growing.rows_of(table).keys.tolist()
 
 
 def steps(model, ids, number=1):
@@ -83,42 +84,29 @@ def steps(model, ids, number=1):
 def test_row_that_is_handed_out_again_has_initial_slots(name):
     model, layer = small(OPTIMIZERS[name](), Dynamic(3, unused_for=5))
     steps(model, [1, 2, 3], 3)
-    optimizers = [model.optimizer]
-    slots = row_slots(optimizers, layer._growing)
-    (by_kind,) = slots.values()
+    by_kind = models.slots(model.optimizer, layer)
     fresh = {kind: slot.initial for kind, slot in by_kind.items()}
-    assert fresh
     for kind, slot in by_kind.items():
-        if "max" not in kind and kind not in ("linear",):
+        if "max" not in kind and kind != "linear":
             assert np.any(slot.variable.numpy() != fresh[kind]), kind
     tfs.keras.maintain_tables(model, step=3)
     steps(model, [1])
     tfs.keras.maintain_tables(model, step=8)  # none goes: unused for 5 steps
-    assert layer.get_embedding_tables()["t"].keys.tolist() == [1, 2, 3]
+    assert keys_of(layer) == [1, 2, 3]
     tfs.keras.maintain_tables(model, step=9)  # 2 and 3 go, and rest
-    assert layer.get_embedding_tables()["t"].keys.tolist() == [1]
+    assert keys_of(layer) == [1]
     steps(model, [1, 4])  # no row is free yet
-    assert layer.get_embedding_tables()["t"].keys.tolist() == [1]
+    assert keys_of(layer) == [1]
     tfs.keras.maintain_tables(model, step=10)
-    keys, rows = layer._growing.rows_of("t").keys, layer._growing.rows_of("t").rows
-    (own,) = rows[keys == 1]
+    table = layer._growing.rows_of("t")
+    (own,) = table.rows[table.keys == 1]
     for kind, slot in by_kind.items():
         values = np.delete(slot.variable.numpy(), own, axis=0)
         np.testing.assert_array_equal(values, np.full_like(values, fresh[kind]), kind)
-    before = models_vectors(layer, 4)
-    assert before is None
-    layer(tf.constant([2]), training=True)
-    again = models_vectors(layer, 2)
-    new, other = small(OPTIMIZERS[name](), Dynamic(3))
-    other(tf.constant([2]), training=True)
-    del new
-    np.testing.assert_array_equal(again, models_vectors(other, 2))
-
-
-def models_vectors(layer, key):
-    keys, vectors = layer.get_embedding_tables()["t"]
-    found = vectors[keys == key]
-    return found[0] if len(found) else None
+    assert keys_of(layer) == [1]
+    _, other = small(OPTIMIZERS[name](), Dynamic(3))
+    vectors = [x(tf.constant([2]), training=True) for x in (layer, other)]
+    np.testing.assert_array_equal(*vectors)
 
 
 def test_slots_of_a_table_with_one_row_are_known_from_others():
@@ -129,7 +117,7 @@ def test_slots_of_a_table_with_one_row_are_known_from_others():
     assert {kind for kind, slot in before.items() if slot.shape == (1, 4)} == {"m", "v"}
     for step in (1, 3, 4):  # The row goes, and is free.
         tfs.keras.maintain_tables(model, step=step)
-    assert not layer.get_embedding_tables()["t"].keys.size
+    assert keys_of(layer) == []
     for kind, slot in slots.items():
         expected = 0 if kind in ("m", "v") else before[kind]
         np.testing.assert_array_equal(slot.numpy(), expected, kind)
@@ -138,7 +126,7 @@ def test_slots_of_a_table_with_one_row_are_known_from_others():
 def test_table_with_one_row_that_is_rounded_stochastically_is_maintained():
     optimizer = tfs.keras.AdamAsync(0.1, stochastic_rounding=True)
     layer = tfs.keras.Embedding(Dynamic(1, unused_for=1), 2, dtype="bfloat16")
-    model = tf.keras.Sequential([tf.keras.layers.Input((), dtype="int64"), layer])
+    model = models.sequential(layer)
     model.compile(optimizer, loss="mse")
     optimizer.build(model.trainable_variables)
     layer(tf.constant([5]), training=True)
@@ -280,12 +268,12 @@ def test_fit_counts_the_steps_of_an_optimizer_that_the_models_step_has(compiled_
             return self.table(ids, training=True)
 
         def train_step(self, data):
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_sum(self(data))
             variables = self.trainable_variables
-            gradients = tape.gradient(loss, list(map(compat.native, variables)))
-            self.trainer.apply_gradients(zip(gradients, variables, strict=True))
-            return {"loss": loss}
+            return {
+                "loss": keras_variants.update(
+                    self.trainer, variables, lambda: tf.reduce_sum(self(data))
+                )
+            }
 
     model = Own()
     model.compile(compiled_with)
@@ -314,11 +302,8 @@ PLACES = {
 def _in_a_loop(optimizer, at=None):
     """A model that is not compiled, after a step of a loop's optimizer."""
     table = tfs.keras.Embedding(Dynamic(3, unused_for=1), 4, name="words")
-    model = tf.keras.Sequential([tf.keras.layers.Input((), dtype="int64"), table])
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(model(tf.constant([1, 2]), training=True))
-    gradients = tape.gradient(loss, model.trainable_variables)
-    optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+    model = models.sequential(table)
+    step_of(optimizer, model.trainable_variables, table, [1, 2], 1.0)
     model.at = at
     return model, table
 
@@ -330,33 +315,28 @@ def _in_a_loop(optimizer, at=None):
 def test_optimizer_of_a_loop_has_initial_slots_of_a_removed_row(name, place):
     optimizer = OPTIMIZERS[name]()
     model, table = _in_a_loop(optimizer, PLACES[place](optimizer))
-    (by_kind,) = row_slots([optimizer], table._growing).values()
-    assert any(np.any(x.variable.numpy() != x.initial) for x in by_kind.values())
+    slots = models.slots(optimizer, table).values()
+    assert any(np.any(x.variable.numpy() != x.initial) for x in slots)
     for step in (2, 4, 6):
         tfs.keras.maintain_tables(model, step)
-    assert not len(table.get_embedding_table().keys)
-    for kind, slot in by_kind.items():
-        np.testing.assert_array_equal(
-            slot.variable, np.full_like(slot.variable, slot.initial), kind
-        )
+    assert keys_of(table) == []
+    models.assert_initial(optimizer, table)
 
 
 def test_loop_with_optimizers_of_tables():
-    layer = tfs.keras.DistributedEmbedding(
-        {
-            name: tfs.keras.FeatureConfig(
-                name,
-                tfs.keras.TableConfig(name, Dynamic(3, unused_for=1), 4, optimizer=own),
-            )
+    layer = layer_of(
+        *(
+            tfs.keras.TableConfig(name, Dynamic(3, unused_for=1), 4, optimizer=own)
             for name, own in (("a", "adagrad"), ("b", None))
-        }
+        )
     )
+    layer.build()
     ids = {name: tf.constant([1, 2]) for name in "ab"}
-    optimizer = tfs.keras.TableOptimizers(tfs.keras.SGD(0.1))  # it has no slots
-    with tf.GradientTape() as tape:
-        loss = sum(map(tf.reduce_sum, layer(ids, training=True).values()))
-    gradients = tape.gradient(loss, layer.trainable_variables)
-    optimizer.apply_gradients(zip(gradients, layer.trainable_variables, strict=True))
+    keras_variants.update(
+        tfs.keras.TableOptimizers(tfs.keras.SGD(0.1)),  # it has no slots
+        layer.trainable_variables,
+        lambda: sum(map(tf.reduce_sum, layer(ids, training=True).values())),
+    )
     for step in (2, 4):
         tfs.keras.maintain_tables(layer, step)
     assert [len(x.keys) for x in layer.get_embedding_tables().values()] == [0, 0]
@@ -371,7 +351,7 @@ def test_steps_are_counted_by_the_optimizer_of_the_tables():
     for iterations, keys in ((9, [1, 2]), (10, [1, 2]), (12, [])):
         optimizer.iterations.assign(iterations)
         tfs.keras.maintain_tables(model)
-        assert table.get_embedding_table().keys.tolist() == keys
+        assert keys_of(table) == keys
 
 
 @pytest.mark.skipif(keras_variants.IS_KERAS_3, reason="Keras 3 has none")
@@ -393,13 +373,9 @@ def test_checkpoint_refuses_a_legacy_optimizer(tmp_path):
 
 
 def test_update_maintains_tables_that_it_trains_in_part():
-    layer = tfs.keras.DistributedEmbedding(
-        {
-            name: tfs.keras.FeatureConfig(
-                name, tfs.keras.TableConfig(name, Dynamic(9, unused_for=1), width)
-            )
-            for name, width in (("a", 4), ("b", 8))
-        }
+    size = Dynamic(9, unused_for=1)
+    layer = layer_of(
+        tfs.keras.TableConfig("a", size, 4), tfs.keras.TableConfig("b", size, 8)
     )
     layer({name: tf.constant([1, 2]) for name in "ab"}, training=True)
     optimizer = tf.keras.optimizers.Adam()
@@ -414,13 +390,13 @@ def test_update_maintains_tables_that_it_trains_in_part():
 def test_table_that_is_not_trained_needs_no_optimizer():
     table = tfs.keras.Embedding(Dynamic(3, unused_for=1), 4)
     table.trainable = False
-    model = tf.keras.Sequential([tf.keras.layers.Input((), dtype="int64"), table])
+    model = models.sequential(table)
     model(tf.constant([1, 2]), training=True)
     with pytest.raises(ValueError, match="`step` must be given"):
         tfs.keras.maintain_tables(model)
     for step in (2, 4):
         tfs.keras.maintain_tables(model, step)
-    assert not len(table.get_embedding_table().keys)
+    assert keys_of(table) == []
 
 
 def test_optimizer_whose_slots_begin_with_several_numbers_is_refused():
@@ -483,9 +459,7 @@ def collecting(optimizer, **options):
     layer = tfs.keras.Embedding(
         Dynamic(30, **options), 1, embeddings_initializer="zeros"
     )
-    model = tf.keras.Sequential(
-        [tf.keras.layers.Input((), dtype="int64"), layer, tf.keras.layers.Flatten()]
-    )
+    model = models.sequential(layer, tf.keras.layers.Flatten())
     model.compile(optimizer, lambda y, p: tf.reduce_sum(y * p), jit_compile=False)
     return model, layer
 
@@ -518,41 +492,33 @@ def test_collected_gradients_of_a_row_that_went_reach_no_other_key(name):
 @pytest.mark.parametrize("is_another", [False, True])
 def test_loop_may_remove_rows_once_in_each_round(name, is_another):
     model, layer = collecting(COLLECTING[name](), evict=None, unused_for=1)
-    maintained = model
-    if is_another:  # that shares the layer
-        maintained = tf.keras.Sequential(
-            [tf.keras.layers.Input((), dtype="int64"), layer]
-        )
+    maintained = models.sequential(layer) if is_another else model
     steps(model, [1, 2])
     tfs.keras.maintain_tables(maintained, step=5)
     tfs.keras.maintain_tables(maintained, step=9)
-    assert layer.get_embedding_table().keys.tolist() == [1, 2]
+    assert keys_of(layer) == [1, 2]
     steps(model, [1], 8)  # the last but one makes an update
     tfs.keras.maintain_tables(maintained, step=9)
-    assert layer.get_embedding_table().keys.tolist() == [1]
+    assert keys_of(layer) == [1]
 
 
 def step_of(optimizer, variables, layer, keys, factor):
     """A step of one optimizer: the gradient of the keys' vectors is a factor."""
-    with tf.GradientTape() as tape:
-        loss = factor * tf.reduce_sum(layer(tf.constant(keys), training=True))
-    natives = [compat.native(x) for x in variables]
-    gradients = tape.gradient(loss, natives, unconnected_gradients="zero")
-    optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+    def loss():
+        return factor * tf.reduce_sum(layer(tf.constant(keys), training=True))
+
+    keras_variants.update(optimizer, variables, loss, unconnected_gradients="zero")
 
 
 def two_models(layer, make):
     """Two models with one layer, each with an optimizer of its own."""
-    models = []
-    for _ in range(2):
-        model = tf.keras.Sequential(
-            [tf.keras.Input((), dtype="int64"), layer, tf.keras.layers.Dense(1)]
-        )
+    both = [models.sequential(layer, tf.keras.layers.Dense(1)) for _ in range(2)]
+    for model in both:
         model.compile(make())
         model(tf.constant([1, 2]), training=True)
         model.optimizer.build(model.trainable_variables)
-        models.append(model)
-    return models
+    return both
 
 
 @pytest.mark.parametrize(
@@ -560,41 +526,36 @@ def two_models(layer, make):
 )
 def test_rows_of_two_models_begin_anew_in_both_of_their_optimizers(make):
     layer = tfs.keras.Embedding(Dynamic(3, unused_for=1), 4)
-    models = two_models(layer, make)
-    for model in models:
+    both = two_models(layer, make)
+    for model in both:
         step_of(model.optimizer, model.trainable_variables, layer, [1, 2], 10.0)
     for step in (1, 5, 9):
-        tfs.keras.maintain_tables(models[0], step)
-    assert not len(layer.get_embedding_table().keys)
-    for model in models:
-        (by_kind,) = row_slots([model.optimizer], layer._growing).values()
-        assert by_kind
-        for kind, slot in by_kind.items():
-            expected = np.full_like(slot.variable, slot.initial)
-            np.testing.assert_array_equal(slot.variable, expected, kind)
+        tfs.keras.maintain_tables(both[0], step)
+    assert keys_of(layer) == []
+    for model in both:
+        models.assert_initial(model.optimizer, layer)
 
 
 def test_restored_rows_begin_anew_in_the_optimizer_of_the_other_model(tmp_path):
     layer = tfs.keras.Embedding(Dynamic(9), 4)
-    models = two_models(layer, lambda: tf.keras.optimizers.Adam(0.1))
-    checkpoint = tfs.keras.Checkpoint(tmp_path, model=models[0])
-    for model in models:
+    both = two_models(layer, lambda: tf.keras.optimizers.Adam(0.1))
+    checkpoint = tfs.keras.Checkpoint(tmp_path, model=both[0])
+    for model in both:
         step_of(model.optimizer, model.trainable_variables, layer, [1, 2], 10.0)
     checkpoint.save()
     checkpoint.restore()
-    slots = [row_slots([x.optimizer], layer._growing).values() for x in models]
-    (own,), (of_other,) = slots
-    for kind, slot in of_other.items():
-        assert np.any(own[kind].variable.numpy() != slot.initial)
-        assert np.all(slot.variable.numpy() == slot.initial)
+    own, other = (model.optimizer for model in both)
+    for slot in models.slots(own, layer).values():
+        assert np.any(slot.variable.numpy() != slot.initial)
+    models.assert_initial(other, layer)
 
 
 def test_steps_of_two_models_with_a_table_are_counted_together():
     layer = tfs.keras.Embedding(Dynamic(9, unused_for=5), 4)
-    models = two_models(layer, lambda: tfs.keras.SGD(0.1))
-    models[0].optimizer.iterations.assign(100)
+    both = two_models(layer, lambda: tfs.keras.SGD(0.1))
+    both[0].optimizer.iterations.assign(100)
     for _ in range(3):
-        for key, model in enumerate(models, 1):
+        for key, model in enumerate(both, 1):
             step_of(model.optimizer, model.trainable_variables, layer, [key], 1.0)
             tfs.keras.maintain_tables(model)
     assert not layer.table_stats()[layer.name]["evicted"]

@@ -19,15 +19,11 @@ SAME_SHAPES = [(1, None), (2, "auto")]
 def layer_of(layout, monkeypatch, sizes=models.SIZES, build=True):
     num_parts, stacking = layout
     monkeypatch.setattr(NUM_PARTS, lambda: num_parts)
-    features = {
-        name: tfs.keras.FeatureConfig(
-            name, tfs.keras.TableConfig(name, size, models.WIDTHS.get(name, 4))
-        )
+    tables = [
+        tfs.keras.TableConfig(name, size, models.WIDTHS.get(name, 4))
         for name, size in sizes.items()
-    }
-    layer = tfs.keras.DistributedEmbedding(
-        features, table_stacking=stacking, name="tables"
-    )
+    ]
+    layer = models.layer_of(*tables, table_stacking=stacking, name="tables")
     if build:
         layer.build()
     return layer
@@ -40,11 +36,9 @@ def model_of(layout, monkeypatch, optimizer, sizes):
     inputs = {
         name: tf.keras.Input((), dtype="int64", name=name) for name in sorted(sizes)
     }
-    vectors = list(layer(inputs).values())
-    outputs = tf.keras.layers.Dense(1, kernel_initializer="ones")(
-        tf.keras.layers.Concatenate()(vectors)
-    )
-    model = tf.keras.Model(inputs, outputs)
+    vectors = tf.keras.layers.Concatenate()(list(layer(inputs).values()))
+    dense = tf.keras.layers.Dense(1, kernel_initializer="ones")
+    model = tf.keras.Model(inputs, dense(vectors))
     model.compile(optimizer, loss="mse")
     train(model, sizes, range(STEPS))
     return model
@@ -67,9 +61,16 @@ def tables_of(sizes):
 
 def values_of(model):
     """Everything that loading a file could change."""
-    variables = model.optimizer.variables
-    own = variables if isinstance(variables, list) else variables()
-    return [np.asarray(keras_variants.native(v)) for v in [*model.variables, *own]]
+    of_optimizer = keras_variants.variables_of(model.optimizer)
+    return [
+        np.asarray(x)
+        for x in (*map(keras_variants.native, model.variables), *of_optimizer)
+    ]
+
+
+def assert_same_values(model, expected):
+    for value, other in zip(values_of(model), expected, strict=True):
+        np.testing.assert_array_equal(value, other)
 
 
 @pytest.mark.parametrize("saved", LAYOUTS[::3])
@@ -123,8 +124,7 @@ def test_tensorflows_checkpoint_goes_on_in_the_same_layout(tmp_path, monkeypatch
     checkpoint.restore(path).assert_consumed()
     for some in (model, other):
         train(some, sizes, range(STEPS, 2 * STEPS))
-    for value, expected in zip(values_of(other), values_of(model), strict=True):
-        np.testing.assert_array_equal(value, expected)
+    assert_same_values(other, values_of(model))
 
 
 @thinned(
@@ -138,28 +138,26 @@ def test_tensorflows_checkpoint_of_another_layout_with_an_optimizer_is_an_error(
 ):
     sizes = {"models": models.SIZES, "one_width": {"a": 10, "b": 10}}[sizes]
 
-    def objects_of(model):
-        if whole == "optimizer":
-            return {"optimizer": model.optimizer}
-        return {"model": model, "optimizer": model.optimizer}
+    def checkpoint_of(model):
+        objects = {} if whole == "optimizer" else {"model": model}
+        return tf.train.Checkpoint(optimizer=model.optimizer, **objects)
 
     if whole == "optimizer" and not keras_variants.IS_KERAS_3:
         pytest.skip("its optimizers do not lead to what they train")
     saved, other = (
         model_of(layout, monkeypatch, optimizer(), sizes) for layout in SAME_SHAPES
     )
-    path = tf.train.Checkpoint(**objects_of(saved)).save(tmp_path / "ckpt")
+    path = checkpoint_of(saved).save(tmp_path / "ckpt")
     before = values_of(other)
     message = "'tables' lie in other parts than in the checkpoint: 2 parts of .*; there"
     if sizes is models.SIZES and not keras_variants.IS_KERAS_3:
         message = "incompatible tensor"
     with pytest.raises(ValueError, match=message) as raised:
-        tf.train.Checkpoint(**objects_of(other)).restore(path)
+        checkpoint_of(other).restore(path)
     if message == "incompatible tensor":
         return
     assert "tfs.keras.Checkpoint" in str(raised.value)
-    for value, expected in zip(values_of(other), before, strict=True):
-        np.testing.assert_array_equal(value, expected)
+    assert_same_values(other, before)
 
 
 @pytest.mark.parametrize("shards", [2, 3])
@@ -198,8 +196,7 @@ def test_slots_of_keras_never_get_in_wrong_places_in_silence(tmp_path, monkeypat
         make(other, tf.keras.optimizers.Adam(0.1)).load_weights(path)
     same = make(layout, tf.keras.optimizers.Adam(0.1))
     same.load_weights(path)
-    for value, expected in zip(values_of(same), values_of(saved), strict=True):
-        np.testing.assert_array_equal(value, expected)
+    assert_same_values(same, values_of(saved))
     # This works if no slot is numbered. The checkpoint of Keras 2 has slots.
     sgd = [tf.keras.optimizers.SGD] if keras_variants.IS_KERAS_3 else []
     for optimizer in (tfs.keras.AdamAsync, *sgd):

@@ -7,6 +7,7 @@ twins of themselves.
 
 import itertools
 import zipfile
+from functools import partial
 
 import h5py
 import keras_variants
@@ -31,17 +32,6 @@ def synchronous(make):
     return make_around
 
 
-def momentum(*args, **options):
-    return tf.keras.optimizers.SGD(*args, momentum=0.5, **options)
-
-
-def with_options(make, **more):
-    def make_with_more(*args, **options):
-        return make(*args, **more, **options)
-
-    return make_with_more
-
-
 def around_adagrad(learning_rate, global_clipnorm=None, **options):
     """AdamAsync of all but the table; what concerns all gradients is told outside."""
     return tfs.keras.TableOptimizers(
@@ -58,72 +48,53 @@ def adagrad_of_table(learning_rate, global_clipnorm=None, **options):
 OF_TABLES = {"tables": adagrad_of_table, "sync_tables": adagrad_of_table}
 # Their rules by variable: the table, and what the model's optimizer trains.
 ADAGRAD_AND_ADAM = (twins.LazyAdagrad, twins.AdamAsync, twins.AdamAsync)
-# A function that makes the optimizer, its rule, and the number of batches per update.
-OPTIMIZERS = {
-    "adam_async": (tfs.keras.AdamAsync, twins.AdamAsync, 1),
-    "adagrad": (tfs.keras.Adagrad, twins.LazyAdagrad, 1),
-    "rowwise_adagrad": (tfs.keras.RowwiseAdagrad, twins.RowwiseAdagrad, 1),
-    "ftrl": (with_options(tfs.keras.FTRL, **twins.FTRL_OPTIONS), twins.LazyFTRL, 1),
-    "sgd": (tfs.keras.SGD, twins.LazySGD, 1),
-    "momentum": (with_options(tfs.keras.SGD, momentum=0.5), twins.LazyMomentum, 1),
-    "nesterov": (
-        with_options(tfs.keras.SGD, momentum=0.5, nesterov=True),
+# A function that makes the optimizer, and its rule.
+OURS = {
+    "adam_async": (tfs.keras.AdamAsync, twins.AdamAsync),
+    "lazy_adagrad": (tfs.keras.Adagrad, twins.LazyAdagrad),
+    "rowwise_adagrad": (tfs.keras.RowwiseAdagrad, twins.RowwiseAdagrad),
+    "ftrl": (partial(tfs.keras.FTRL, **twins.FTRL_OPTIONS), twins.LazyFTRL),
+    "lazy_sgd": (tfs.keras.SGD, twins.LazySGD),
+    "lazy_momentum": (partial(tfs.keras.SGD, momentum=0.5), twins.LazyMomentum),
+    "lazy_nesterov": (
+        partial(tfs.keras.SGD, momentum=0.5, nesterov=True),
         twins.LazyNesterov,
-        1,
     ),
-    "lion": (LionOfMine, twins.Lion, 1),
-    "tables": (around_adagrad, ADAGRAD_AND_ADAM, 1),
-    "sync_tables": (synchronous(around_adagrad), ADAGRAD_AND_ADAM, K),
-    "sync_rowwise_adagrad": (
-        synchronous(tfs.keras.RowwiseAdagrad),
-        twins.RowwiseAdagrad,
-        K,
-    ),
-    "sync_lazy_adagrad": (synchronous(tfs.keras.Adagrad), twins.LazyAdagrad, K),
-    "sync_lazy_sgd": (synchronous(tfs.keras.SGD), twins.LazySGD, K),
-    "sync_lazy_momentum": (
-        synchronous(with_options(tfs.keras.SGD, momentum=0.5)),
-        twins.LazyMomentum,
-        K,
-    ),
-    "sync_lazy_nesterov": (
-        synchronous(with_options(tfs.keras.SGD, momentum=0.5, nesterov=True)),
-        twins.LazyNesterov,
-        K,
-    ),
-    "sync_ftrl": (
-        synchronous(with_options(tfs.keras.FTRL, **twins.FTRL_OPTIONS)),
-        twins.LazyFTRL,
-        K,
-    ),
-    "sync_adam_async": (synchronous(tfs.keras.AdamAsync), twins.AdamAsync, K),
-    "sync_adam": (synchronous(tf.keras.optimizers.Adam), twins.Adam, K),
-    "sync_momentum": (synchronous(momentum), twins.Momentum, K),
-    "sync_adagrad": (synchronous(tf.keras.optimizers.Adagrad), twins.Adagrad, K),
+    "tables": (around_adagrad, ADAGRAD_AND_ADAM),
 }
+OF_KERAS = {
+    "adam": (tf.keras.optimizers.Adam, twins.Adam),
+    "momentum": (partial(tf.keras.optimizers.SGD, momentum=0.5), twins.Momentum),
+    "adagrad": (tf.keras.optimizers.Adagrad, twins.Adagrad),
+}
+# With the number of batches of an update.
+OPTIMIZERS = {
+    **{name: (*x, 1) for name, x in OURS.items()},
+    "lion": (LionOfMine, twins.Lion, 1),
+    **{
+        f"sync_{name}": (synchronous(make), rule, K)
+        for name, (make, rule) in {**OURS, **OF_KERAS}.items()
+    },
+}
+AVERAGED = {"use_ema": True, "ema_momentum": 0.5}
 OPTIONS = {
     "plain": {},
     "clipnorm": {"clipnorm": 0.5},
     "clipvalue": {"clipvalue": 0.25},
     "global_clipnorm": {"global_clipnorm": 0.5},
     "weight_decay": {"weight_decay": 0.5},
-    "ema": {"use_ema": True, "ema_momentum": 0.5},
-    "ema_overwrites": {
-        "use_ema": True,
-        "ema_momentum": 0.5,
-        "ema_overwrite_frequency": 2,
-    },
+    "ema": AVERAGED,
+    "ema_overwrites": {**AVERAGED, "ema_overwrite_frequency": 2},
     "all": {
         "global_clipnorm": 0.5,
         "weight_decay": 0.5,
-        "use_ema": True,
-        "ema_momentum": 0.5,
         "ema_overwrite_frequency": 3,
+        **AVERAGED,
     },
 }
 # Those whose slots are smaller than the table.
 WITHOUT_SLOTS_LIKE_TABLES = {
-    *("sgd", "sync_lazy_sgd", "rowwise_adagrad", "sync_rowwise_adagrad"),
+    *("lazy_sgd", "sync_lazy_sgd", "rowwise_adagrad", "sync_rowwise_adagrad")
 }
 each_optimizer = pytest.mark.parametrize("name", OPTIMIZERS)
 
@@ -421,15 +392,10 @@ def test_state_is_saved_once(name, tmp_path):
     training.model.save(tmp_path / "model.keras")
     with zipfile.ZipFile(tmp_path / "model.keras") as archive:
         archive.extract("model.weights.h5", tmp_path)
-    tables = []
+    items = []
     with h5py.File(tmp_path / "model.weights.h5") as file:
-        file["optimizer"].visititems(
-            lambda path, item: (
-                tables.append(path)
-                if getattr(item, "shape", None) == (ROWS, DIM)
-                else None
-            )
-        )
+        file["optimizer"].visititems(lambda _, item: items.append(item))
+        tables = [x for x in items if getattr(x, "shape", None) == (ROWS, DIM)]
     slots = [x for x in training.optimizer.variables if x.shape == (ROWS, DIM)]
     assert len(tables) == len(slots)
     assert slots or name in WITHOUT_SLOTS_LIKE_TABLES
@@ -437,13 +403,8 @@ def test_state_is_saved_once(name, tmp_path):
 
 @each_optimizer
 def test_mixed_precision_leaves_variables_and_slots_in_float32(name):
-    policies = tf.keras.mixed_precision
-    before = policies.global_policy()
-    policies.set_global_policy("mixed_bfloat16")
-    try:
+    with keras_variants.policy("mixed_bfloat16"):
         training = Training(name)
-    finally:
-        policies.set_global_policy(before)
     model, optimizer = training.model, training.optimizer
     variables = model.trainable_variables
     random = np.random.default_rng(0)

@@ -75,6 +75,18 @@ def assert_equal(actual, expected):
         np.testing.assert_array_equal(actual[name], value, err_msg=name)
 
 
+def assert_close(model, expected):
+    for name, value in state(expected).items():
+        np.testing.assert_allclose(state(model)[name], value, rtol=1e-5, atol=1e-6)
+
+
+def train(*trained, steps=range(STEPS)):
+    """The same updates of each model."""
+    for step in steps:
+        for model in trained:
+            models.train_on_batch(model, *models.batch(EXAMPLES, step))
+
+
 def assert_moved(model, initial=None):
     for name, table in (initial or models.initial_tables()).items():
         assert not np.allclose(model.tables()[name], table, atol=1e-3), name
@@ -107,8 +119,7 @@ def test_trains_as_optimizers_by_hand_do(pair):
     by_hand = [*own(pair).values(), model_of_all()]
     train_by_hand(expected, by_hand)
     model = make(own(pair), tfs.keras.TableOptimizers(model_of_all()))
-    for step in range(STEPS):
-        models.train_on_batch(model, *models.batch(EXAMPLES, step))
+    train(model)
     assert_equal(state(model), state(expected))
     assert_moved(model)
     assert [int(x.iterations) for x in model.optimizer.all_optimizers()] == 3 * [STEPS]
@@ -127,24 +138,20 @@ def test_trains_in_fit_as_by_hand():
     ids = {k: np.concatenate([x[k] for x, _ in batches]) for k in batches[0][0]}
     targets = np.concatenate([y for _, y in batches])
     model.fit(ids, targets, batch_size=EXAMPLES, shuffle=False, verbose=0)
-    for name, value in state(expected).items():
-        np.testing.assert_allclose(state(model)[name], value, rtol=1e-5, atol=1e-6)
+    assert_close(model, expected)
     assert int(model.optimizer.iterations) == STEPS
 
 
 def test_global_norm_is_that_of_all_gradients():
     expected = make(None, tfs.keras.AdamAsync(0.05, global_clipnorm=0.125))
-    same = {"movies": tfs.keras.AdamAsync(0.05), "days": "adam"}
-    same["days"] = tfs.keras.AdamAsync(0.05, name="other")
+    same = {name: tfs.keras.AdamAsync(0.05, name=name) for name in ("movies", "days")}
     model = make(
         same,
         tfs.keras.TableOptimizers(tfs.keras.AdamAsync(0.05), global_clipnorm=0.125),
         table_stacking=None,
     )
     apart = make(None, tfs.keras.AdamAsync(0.05), table_stacking=None)
-    for step in range(STEPS):
-        for x in (expected, model, apart):
-            models.train_on_batch(x, *models.batch(EXAMPLES, step))
+    train(expected, model, apart)
     for name, value in state(expected).items():
         np.testing.assert_allclose(state(model)[name], value, rtol=1e-4, atol=1e-5)
         assert not np.allclose(state(apart)[name], value, rtol=1e-4, atol=1e-5)
@@ -194,8 +201,7 @@ def test_other_optimizers_go_around_it(kind):
         expected.train_on_batch(*batch)
         for _ in range(STEPS // updates):
             model.train_on_batch(*batch)
-    for name, value in state(expected).items():
-        np.testing.assert_allclose(state(model)[name], value, rtol=1e-5, atol=1e-6)
+    assert_close(model, expected)
     assert int(optimizer.iterations) == updates
     assert_moved(model)
 
@@ -347,18 +353,11 @@ def test_bad_optimizer_of_a_table_is_refused_in_a_sentence(optimizer, message):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"global_clipnorm": 0}, "`global_clipnorm` must be a finite number above 0"),
-        (
-            {"loss_scale_factor": -1},
-            "`loss_scale_factor` must be a finite number above",
-        ),
-    ],
+    ("name", "value"), [("global_clipnorm", 0), ("loss_scale_factor", -1)]
 )
-def test_bad_numbers_are_refused_in_a_sentence(options, message):
-    with pytest.raises(ValueError, match=message):
-        tfs.keras.TableOptimizers("sgd", **options)
+def test_bad_numbers_are_refused_in_a_sentence(name, value):
+    with pytest.raises(ValueError, match=f"`{name}` must be a finite number above 0"):
+        tfs.keras.TableOptimizers("sgd", **{name: value})
 
 
 def test_averages_of_a_table_that_grows_are_refused():
@@ -412,13 +411,10 @@ def test_training_goes_on_from_what_was_saved_as_if_never_stopped(kind, pair, tm
         return model
 
     model, other = new(), new()
-    for step in range(STEPS):
-        models.train_on_batch(model, *models.batch(EXAMPLES, step))
+    train(model)
     saved_and_loaded(kind, model, other, tmp_path)
     assert_equal(state(other), state(model))
-    for step in range(STEPS, 2 * STEPS):
-        for x in (model, other):
-            models.train_on_batch(x, *models.batch(EXAMPLES, step))
+    train(model, other, steps=range(STEPS, 2 * STEPS))
     assert_equal(state(other), state(model))
     assert int(other.optimizer.iterations) == 2 * STEPS
 

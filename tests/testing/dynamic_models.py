@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 import tf_syncrep as tfs
+from tf_syncrep.python.keras.tables.row_slots import row_slots
 
 WIDTH = 6
 SIZES = {"items": 40, "users": 25}
@@ -23,6 +24,14 @@ KEYS = {
         np.random.default_rng(len(name)).integers(-(2**63), 2**63 - 1, 2 * size)
     )[:size]
     for name, size in SIZES.items()
+}
+
+
+# Optimizers with slots of each kind.
+OPTIMIZERS = {
+    "adam": lambda: tf.keras.optimizers.Adam(0.05),
+    "rowwise_adagrad": lambda: tfs.keras.RowwiseAdagrad(0.05),
+    "adam_async": lambda: tfs.keras.AdamAsync(0.05),
 }
 
 
@@ -125,6 +134,25 @@ class Both(tf.keras.Model):
         return tf.concat(outputs, axis=-1)
 
 
+def sequential(*layers: Any) -> Any:
+    """A model of one whole number for each example."""
+    return tf.keras.Sequential([tf.keras.Input((), dtype="int64"), *layers])
+
+
+def slots(optimizer: Any, layer: Any) -> dict[str, Any]:
+    """The slots of a layer's only table that has rows of its own, by kind."""
+    (by_kind,) = row_slots([optimizer], layer._growing).values()
+    assert by_kind
+    return by_kind
+
+
+def assert_initial(optimizer: Any, layer: Any) -> None:
+    """All rows of these slots are as they begin."""
+    for kind, slot in slots(optimizer, layer).items():
+        expected = np.full_like(slot.variable, slot.initial)
+        np.testing.assert_array_equal(slot.variable, expected, kind)
+
+
 def compiled(model: Model, optimizer: Any) -> Model:
     """The model, compiled and built; no row is made."""
     model.compile(optimizer, loss="mse")
@@ -171,18 +199,3 @@ def assert_same_by_key(
         np.testing.assert_allclose(
             vectors, fixed_tables[name][rows], rtol=tolerance, atol=tolerance
         )
-
-
-def slots_of(model: Model, name: str) -> dict[str, np.ndarray]:
-    """All rows of each slot of a table's only part, by kind."""
-    (part,) = [x for x in model.embedding.trainable_variables if name in x.name]
-    kinds = {}
-    for variable in _variables(model.optimizer):
-        if variable is not part and tuple(variable.shape) == tuple(part.shape):
-            kinds[variable.name] = keras_variants.native(variable).numpy()
-    return kinds
-
-
-def _variables(optimizer):
-    found = optimizer.variables
-    return found if isinstance(found, list | tuple) else found()

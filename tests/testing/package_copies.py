@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import programs
+import tensorflow as tf
 
 import tf_syncrep
 
@@ -18,6 +19,19 @@ for name in [x for x in sys.modules if x.partition(".")[0] == "tf_syncrep"]:
 sys.meta_path[:] = [x for x in sys.meta_path if "editable" not in type(x).__module__]
 sys.path.insert(0, {folder!r})
 """
+
+
+def run_without_ours(source: str, *args: str) -> list[str]:
+    """Runs source where nothing leads to this package; returns the lines it printed."""
+    result = subprocess.run(
+        [sys.executable, "-c", source, *args],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=pathlib.Path(tf.__file__).parent,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines()
 
 
 class PackageCopy:

@@ -1,6 +1,7 @@
 """Where a training continues from a checkpoint, and where the next one begins."""
 
-import pathlib
+import contextlib
+import unittest
 
 import clusters
 import keras_variants
@@ -8,10 +9,10 @@ import numpy as np
 import programs
 import pytest
 import tensorflow as tf
+from keras_sync_replicas import make_strategy
 
 import tf_syncrep as tfs
 
-PROGRAM = pathlib.Path(__file__).with_name("checkpoint_position_program.py")
 EXAMPLES, STEPS = 12, 6
 OF_OTHER_STEPS = "Metrics of this epoch will be those of its other steps."
 
@@ -50,13 +51,14 @@ class TwoUpdates(tf.keras.Model):
 
     def train_step(self, data):
         x, y = data  # pyright: ignore
+
+        def loss():
+            return tf.reduce_mean((self(x, training=True) - y) ** 2)
+
+        variables = self.trainable_variables
         for _ in range(2):
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean((self(x, training=True) - y) ** 2)
-            variables = self.trainable_variables
-            gradients = tape.gradient(loss, variables)
-            self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
-        return {"loss": loss}
+            last = keras_variants.update(self.optimizer, variables, loss)
+        return {"loss": last}
 
 
 def make(kind="plain", per_execution=1):
@@ -67,6 +69,8 @@ def make(kind="plain", per_execution=1):
     optimizer = tf.keras.optimizers.SGD(0.01)
     if kind == "accumulated":
         optimizer = tfs.keras.GradientAccumulation(optimizer, 2)
+    elif kind == "synchronous":
+        optimizer = tfs.keras.SyncReplicas(optimizer, 2, 2, spares=False)
     options = {"jit_compile": False, "steps_per_execution": per_execution}
     model.compile(optimizer, loss="mse", **options)
     return model
@@ -211,10 +215,66 @@ def test_last_checkpoint_holds_the_best_weights_that_were_restored(
         assert caplog.text.count("Put Checkpoint last") == 1
 
 
+class Await(tf.keras.callbacks.Callback):
+    """Waits for each checkpoint, so that none is skipped while another is written."""
+
+    def __init__(self, checkpoint):
+        super().__init__()
+        self.checkpoint = checkpoint
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.checkpoint.saving is not None:
+            self.checkpoint.saving.wait()
+
+
+def fit_steps(model, *callbacks):
+    ones = np.ones([2, 2], np.float32)
+    data = keras_variants.for_ever(ones, ones[:, :1])()
+    options = {"epochs": 3, "steps_per_epoch": STEPS, "verbose": 0}
+    return tfs.keras.fit(model, data, callbacks=[*callbacks], **options).epoch
+
+
+def scenario(strategy, folder, kind):
+    """Trains, is interrupted twice, continues twice, then begins anew."""
+
+    def new():
+        with strategy.scope():
+            return make(kind)
+
+    checkpoint = tfs.keras.Checkpoint(folder, every_n_steps=4)
+    with contextlib.suppress(OnPurposeError):
+        callbacks = checkpoint, Await(checkpoint), Watch(fail_at=(1, 4))
+        fit_steps(new(), *callbacks)
+    state = checkpoint.saving.wait().state
+    model = new()
+    with contextlib.suppress(OnPurposeError):
+        fit_steps(model, tfs.keras.Checkpoint(folder), Watch(fail_at="begin"))
+    after_failure = fit_steps(model)
+    model, watch = new(), Watch()
+    with unittest.TestCase().assertLogs("absl", "WARNING") as logs:
+        epochs = fit_steps(model, tfs.keras.Checkpoint(folder), watch)
+    return {
+        "saved": [state["epoch"], state["step"]],
+        "after failure": after_failure,
+        "first": watch.first,
+        "epochs": epochs,
+        "log": "\n".join(logs.output),
+        "iterations": int(np.asarray(model.optimizer.iterations)),
+    }
+
+
+def trainings(folder):
+    strategy = make_strategy()
+    return {
+        kind: scenario(strategy, f"{folder}/{kind}", kind)
+        for kind in ("two updates", "synchronous")
+    }
+
+
 @pytest.mark.slow
 def test_on_a_cluster_too(tmp_path):
     with clusters.Cluster(num_workers=2, num_ps=1) as cluster:
-        result = programs.run(PROGRAM, str(tmp_path), env=cluster.environment())
+        result = programs.call(trainings, str(tmp_path), env=cluster.environment())
     for kind in ("two updates", "synchronous"):
         assert result[kind]["after failure"] == [0, 1, 2], kind
         assert result[kind]["epochs"] == [1, 2], kind

@@ -1,24 +1,253 @@
 """Tables that grow on clusters of real processes, beside tables of fixed size."""
 
+import os
 import pathlib
+import time
 
 import clusters
 import dynamic_models as models
+import embedding_models
+import keras_variants
 import numpy as np
 import programs
 import pytest
 import tensorflow as tf
+from dynamic_models import OPTIMIZERS
+from keras_sync_replicas import make_strategy
+from keras_variants import for_ever
 
 import tf_syncrep as tfs
 
 pytestmark = pytest.mark.ci
 
-PROGRAM = pathlib.Path(__file__).with_name("dynamic_embedding_program.py")
-OPTIMIZERS = {
-    "adam": lambda: tf.keras.optimizers.Adam(0.05),
-    "rowwise_adagrad": lambda: tfs.keras.RowwiseAdagrad(0.05),
-    "adam_async": lambda: tfs.keras.AdamAsync(0.05),
-}
+STEPS, EXAMPLES = 6, 12
+# One batch follows the other, each as often as is needed for both workers to see it.
+SEEDS = range(3)
+
+
+def as_lists(tables):
+    return {
+        name: table.tolist() if isinstance(table, np.ndarray) else as_pair(table)
+        for name, table in tables.items()
+    }
+
+
+def as_pair(table):
+    return {"keys": table.keys.tolist(), "vectors": table.vectors.tolist()}
+
+
+def repeated(seed, with_keys):
+    """The same batch for all workers, for ever."""
+    ids, targets = models.batch(EXAMPLES, seed)
+    return for_ever(models.as_keys(ids) if with_keys else ids, targets)
+
+
+def fit(model, dataset, steps):
+    # Without a cluster, fit takes no function.
+    data = dataset if "TF_CONFIG" in os.environ else dataset()
+    tfs.keras.fit(model, data, steps_per_epoch=steps, verbose=0)
+
+
+def sync(inner):
+    return tfs.keras.SyncReplicas(inner, 2, 2, spares=False)
+
+
+def synchronous(strategy):
+    """The vectors that both kinds of tables have learned."""
+    with strategy.scope():
+        layer = models.growing("sgd").embedding
+    layer(models.as_keys(models.all_ids()), training=True)
+    tables = layer.get_embedding_tables()
+    results = {}
+    for name, make in OPTIMIZERS.items():
+        found = []
+        for with_keys in (True, False):
+            with strategy.scope():
+                optimizer = sync(make())
+                model = (
+                    models.growing(optimizer)
+                    if with_keys
+                    else models.fixed(optimizer, tables)
+                )
+            for seed in SEEDS:
+                fit(model, repeated(seed, with_keys), STEPS)
+            found.append(as_lists(model.tables()))
+        results[name] = found
+    return tables, results
+
+
+def own_batches(context):
+    """Batches of a worker's own, which the other one never sees, for ever."""
+    seeds = seeds_of_worker(int(context.input_pipeline_id))
+    batches = [models.batch(EXAMPLES, seed) for seed in seeds]
+
+    def stacked(parts):
+        return {name: np.stack([x[name] for x in parts]) for name in models.FEATURES}
+
+    ids = [ids for ids, _ in batches]
+    inputs = (stacked([models.as_keys(x) for x in ids]), stacked(ids))
+    targets = np.stack([targets for _, targets in batches])
+    return tf.data.Dataset.from_tensor_slices((inputs, targets)).repeat()
+
+
+def seeds_of_worker(worker):
+    return range(10 * worker, 10 * worker + 3)
+
+
+def by_workers_with_own_batches(strategy, tables):
+    """The vectors that both kinds of tables have learned, from both workers' batches.
+
+    A worker that was slow at first may have done nothing, so training goes on until the
+    keys of both have rows.
+    """
+    results = {}
+    for name, make in OPTIMIZERS.items():
+        with strategy.scope():
+            model = models.Both(sync(make()), tables)
+        deadline = time.monotonic() + clusters.DEADLINE_SECS
+        fit(model, own_batches, 2 * STEPS)
+        while not all(_has_trained(worker, model.growing) for worker in range(2)):
+            assert time.monotonic() < deadline
+            fit(model, own_batches, 2 * STEPS)
+        results[name] = [as_lists(x.tables()) for x in (model.growing, model.fixed)]
+    return results
+
+
+def _has_trained(worker, model):
+    found = model.tables()
+    return all(
+        set(keys) <= set(found[table].keys.tolist())
+        for table, keys in _keys_of_batch(seeds_of_worker(worker)[0]).items()
+    )
+
+
+def asynchronous(strategy):
+    """A training in which workers meet new keys all the time."""
+    with strategy.scope():
+        model = models.growing(tfs.keras.AdamAsync(0.05))
+    data = models.dataset(range(40), EXAMPLES, with_keys=True)
+    history = tfs.keras.fit(model, data, epochs=3, verbose=0)
+    stats = model.embedding.table_stats()
+    evaluated = tfs.keras.evaluate(model, data, verbose=0)
+    unknown = {name: x + 1 for name, x in models.as_keys(models.batch(4)[0]).items()}
+    predicted = tfs.keras.predict(
+        model, tf.data.Dataset.from_tensors(unknown), verbose=0
+    )
+    (bias,) = keras_variants.native(model.dense.bias).numpy()
+    return {
+        "losses": history.history["loss"],
+        "rows": history.history["rows/items"],
+        "evaluated": evaluated,
+        "stats": stats,
+        "stats_after": model.embedding.table_stats(),
+        "of_unknown": np.unique(predicted).tolist(),
+        "bias": float(bias),
+        "devices": [keras_variants.native(x).device for x in model.embedding.variables],
+        "tables": as_lists(model.tables()),
+    }
+
+
+def messages(strategy):
+    """A pair for each way of training: with tables that grow, and with fixed ones."""
+    makers = {
+        "asynchronous": tfs.keras.AdamAsync,
+        "synchronous": lambda: tfs.keras.SyncReplicas(tfs.keras.AdamAsync(), 1, 1),
+    }
+
+    def count(make_optimizer, size):
+        sizes, (ids, _) = dict.fromkeys(models.SIZES, size), models.batch(EXAMPLES)
+        found, _ = embedding_models.messages_of_a_step(
+            strategy, lambda: models.Model(sizes).embedding, make_optimizer, ids
+        )
+        return found
+
+    return {
+        kind: [count(make, size) for size in (tfs.keras.Dynamic(99), 99)]
+        for kind, make in makers.items()
+    }
+
+
+def evicting(strategy, make):
+    """A training in which rows go, and come back."""
+    with strategy.scope():
+        model = models.growing(make(), unused_for=10)
+    tables = {}
+    for seed in (0, 1, 0):
+        fit(model, repeated(seed, True), 60)
+        tables[seed] = as_lists(model.tables())
+    used = {seed: _keys_of_batch(seed) for seed in (0, 1)}
+    return {"tables": tables, "used": used, "stats": model.embedding.table_stats()}
+
+
+def _keys_of_batch(seed):
+    """The keys that a batch asks for, by table."""
+    keys = models.as_keys(models.batch(EXAMPLES, seed)[0])
+    by_table = {name: [] for name in models.SIZES}
+    for feature, name in models.FEATURES.items():
+        by_table[name].append(keys[feature].ravel())
+    return {k: np.unique(np.concatenate(x)).tolist() for k, x in by_table.items()}
+
+
+def checkpoints(strategy, folder):
+    """Writes full checkpoints and checkpoints of changes, and makes another step."""
+    results = {}
+    for name, make in OPTIMIZERS.items():
+        with strategy.scope():
+            model = models.growing(make())
+        checkpoint = tfs.keras.Checkpoint(f"{folder}/{name}", model=model, full_every=3)
+        for seed in SEEDS:
+            fit(model, repeated(seed, True), STEPS)
+            checkpoint.save(wait=True)
+        results[name] = with_next_step(model)
+    return results
+
+
+def restored(strategy, folder):
+    """Restores what `checkpoints` has written, and makes the same step."""
+    results = {}
+    for name, make in OPTIMIZERS.items():
+        with strategy.scope():
+            model = models.growing(make())
+        found = tfs.keras.Checkpoint(f"{folder}/{name}", model=model).restore()
+        results[name] = {"path": found.path, **with_next_step(model)}
+    return results
+
+
+def with_next_step(model):
+    tables = as_lists(model.tables())
+    fit(model, repeated(0, True), 1)
+    return {"tables": tables, "next": as_lists(model.tables())}
+
+
+def trained(strategy, folder, num_servers):
+    tables, synchronously = synchronous(strategy)
+    results = {
+        "initial": as_lists(tables),
+        "synchronous": synchronously,
+        "evicting_sync": evicting(strategy, lambda: sync(OPTIMIZERS["adam"]())),
+    }
+    if num_servers:
+        results |= {
+            "servers": num_servers,
+            "folder": folder,
+            "own_batches": by_workers_with_own_batches(strategy, tables),
+            "asynchronous": asynchronous(strategy),
+            "messages": messages(strategy),
+            "evicting_async": evicting(strategy, OPTIMIZERS["adam_async"]),
+            "checkpoints": checkpoints(strategy, folder),
+            "restored": restored(strategy, folder),
+        }
+    return results
+
+
+def train(folder, num_servers):
+    """Without servers, in this process, what has one result only."""
+    strategy = make_strategy() if num_servers else tf.distribute.get_strategy()
+    return trained(strategy, folder, num_servers)
+
+
+def restore(folder):
+    return restored(make_strategy(), folder)
 
 
 @pytest.fixture(
@@ -28,16 +257,15 @@ OPTIMIZERS = {
 def training(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(f"servers_{request.param}")
     with clusters.Cluster(num_workers=2, num_ps=request.param) as cluster:
-        return programs.run(
-            PROGRAM, str(folder), request.param, env=cluster.environment()
-        )
+        env = cluster.environment()
+        return programs.call(train, str(folder), request.param, env=env)
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """What comes of the synchronous trainings in one process."""
     folder = tmp_path_factory.mktemp("alone")
-    return programs.run(PROGRAM, str(folder), 0, env=programs.environment())
+    return programs.call(train, str(folder), 0)
 
 
 def assert_same(table, other):
@@ -148,10 +376,8 @@ def assert_all_same(tables, others):
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_checkpoints_are_restored_onto_servers_and_in_one_process(training, optimizer):
-    result, restored = (
-        training["checkpoints"][optimizer],
-        training["restored"][optimizer],
-    )
+    result = training["checkpoints"][optimizer]
+    restored = training["restored"][optimizer]
     assert restored["path"].endswith("ckpt-3")  # it needs the two before
     assert_all_same(restored["tables"], result["tables"])
     assert_all_same(restored["next"], result["next"])
@@ -175,13 +401,8 @@ def assert_as_told(model, tables):
 @pytest.mark.parametrize("num_servers", [2, 1])
 def test_checkpoints_are_restored_onto_another_number_of_servers(training, num_servers):
     with clusters.Cluster(num_workers=1, num_ps=num_servers) as cluster:
-        found = programs.run(
-            PROGRAM,
-            training["folder"],
-            num_servers,
-            "only restores",
-            env=cluster.environment(),
-        )
+        env = cluster.environment()
+        found = programs.call(restore, training["folder"], env=env)
     for optimizer, restored in found.items():
         result = training["checkpoints"][optimizer]
         assert_all_same(restored["tables"], result["tables"])

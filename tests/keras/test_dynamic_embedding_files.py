@@ -1,7 +1,6 @@
 """Tables that grow in files, checkpoints and exported models."""
 
 import pathlib
-import re
 import subprocess
 import sys
 import threading
@@ -10,6 +9,7 @@ import time
 import dynamic_models as models
 import keras_variants
 import numpy as np
+import process_threads
 import pytest
 import tensorflow as tf
 from combinations import mostly_by_night
@@ -208,6 +208,7 @@ import sys
 import threading
 import time
 import numpy as np
+import process_threads
 import tensorflow as tf
 assert "tf_syncrep" not in sys.modules
 model = tf.saved_model.load(sys.argv[1])
@@ -383,12 +384,6 @@ def test_sums_of_gradients_are_in_files_by_key(tmp_path):
     assert other.optimizer.iterations.numpy() == 1
 
 
-def resident():
-    """Bytes of this process that are in memory."""
-    status = pathlib.Path("/proc/self/status").read_text()
-    return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) << 10
-
-
 def test_model_that_has_trained_restores_a_checkpoint_in_the_memory_of_its_rows(
     tmp_path,
 ):
@@ -397,12 +392,12 @@ def test_model_that_has_trained_restores_a_checkpoint_in_the_memory_of_its_rows(
     step(model, [1, 2], 1.0)
     checkpoint.save(wait=True)
     step(model, [2, 3], 1.0)
-    before = resident()
+    before = process_threads.resident()
     checkpoint.restore()
     step(model, [3, 4], 1.0)
     assert layer.get_embedding_table().keys.tolist() == [1, 2, 3, 4]
     # All rows of the table and its two slots would take 480 MB.
-    assert resident() - before < 120e6
+    assert process_threads.resident() - before < 120e6
 
 
 class Sharing(tf.keras.Model):

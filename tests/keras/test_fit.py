@@ -4,20 +4,27 @@ With one worker the steps are the same, in the same order, so that everything vi
 a training must be equal.
 """
 
+import contextlib
+import dataclasses
 import importlib.util
 import itertools
-import pathlib
+import json
+import traceback
+from collections.abc import Callable
+from typing import Any
 
 import clusters
 import fit_data
 import fit_scenarios
+import keras_sync_replicas
 import keras_variants
 import numpy as np
 import programs
 import pytest
+import tensorflow as tf
+from combinations import mostly_by_night
 
-PROGRAM = pathlib.Path(__file__).with_name("fit_program.py")
-
+import tf_syncrep as tfs
 
 # What is read in another way for Keras 2 runs there by day, and all of it by night:
 # what follows a batch is the same.
@@ -34,7 +41,6 @@ DATA_OF_KERAS_2 = {
         "dataset, validated by a list",
     )
 }
-
 # These ask little of Keras, and take long.
 WITH_KERAS_2_BY_NIGHT = {
     "executions_of_several_steps_have_the_bits_of_single_ones",
@@ -44,8 +50,6 @@ WITH_KERAS_2_BY_NIGHT = {
     "numbers_of_numpy",
     "optimizer_with_all_options_and_steps_per_epoch",
 }
-
-
 # Some of each topic, which take seconds.
 IN_MAKE_TEST = {
     "every_batch_once",
@@ -57,6 +61,73 @@ IN_MAKE_TEST = {
     "data: generator",
     "data: sizes that differ",
 }
+
+
+@dataclasses.dataclass
+class Side:
+    """One of the two sides: without a strategy, or in the scope of one."""
+
+    scope: Callable[[], Any]
+    is_stock: bool
+
+    # The methods of the class are those at the time of the call.
+
+    def fit(self, model, *args, **options):
+        return tf.keras.Model.fit(model, *args, **options)
+
+    def evaluate(self, model, *args, **options):
+        return tf.keras.Model.evaluate(model, *args, **options)
+
+    def predict(self, model, *args, **options):
+        return tf.keras.Model.predict(model, *args, **options)
+
+    def compiled(self, make=keras_variants.small_model, **options):
+        with self.scope():
+            tf.keras.utils.set_random_seed(1)
+            model = make()
+            make_optimizer = options.pop("make_optimizer", tf.keras.optimizers.Adam)
+            options.setdefault("optimizer", make_optimizer(0.05))
+            options.setdefault("loss", "mse")
+            options.setdefault("metrics", ["mae"])
+            # What is expected is computed without functions, whose traces take longer.
+            options.setdefault("run_eagerly", self.is_stock)
+            model.compile(**options)
+        return model
+
+    def trained(self, model, data=None, **options):
+        data = fit_scenarios.dataset() if data is None else data
+        history = self.fit(model, data, **{"epochs": 2, "verbose": 0, **options})
+        return {
+            "history": history.history,
+            "epochs": history.epoch,
+            "params": history.params,
+            "iterations": int(model.optimizer.iterations.numpy()),
+            "weights": [float(np.sum(x)) for x in model.get_weights()],
+        }
+
+
+def outcome(scenario, side):
+    """The result of a scenario, converted by JSON; or its error."""
+    try:
+        return json.loads(json.dumps(scenario(side), default=float))
+    except Exception:
+        return {"failed": traceback.format_exc()}
+
+
+def run(names):
+    """The outcomes of scenarios on both sides; and of one without `install_fit`."""
+    stock = Side(contextlib.nullcontext, is_stock=True)
+    ours = Side(keras_sync_replicas.make_strategy().scope, is_stock=False)
+    said = outcome(fit_scenarios.every_batch_once, ours)
+    scenarios = fit_scenarios.SCENARIOS | fit_data.VALIDATED
+    # Once it is installed, models outside the scope are refused.
+    expected = {name: outcome(scenarios[name], stock) for name in names}
+    tfs.keras.install_fit()
+    results = {
+        name: {"expected": x, "actual": outcome(scenarios[name], ours)}
+        for name, x in expected.items()
+    }
+    return {**results, "before install_fit": said}
 
 
 def when(scenario):
@@ -84,7 +155,7 @@ def outcomes(request):
     with clusters.Cluster(num_workers=1, num_ps=2) as cluster:
         env = cluster.environment()
         # No program may run for minutes.
-        parts = [programs.run(PROGRAM, names[i::2], env=env) for i in range(2)]
+        parts = [programs.call(run, names[i::2], env=env) for i in range(2)]
     return dict(itertools.chain.from_iterable(part.items() for part in parts))
 
 
@@ -122,16 +193,10 @@ def test_one_worker_does_what_model_fit_does(outcomes, scenario):
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(kind, marks=() if kind == "dataset" else pytest.mark.slow)
-        for kind in fit_data.VALIDATED
-    ],
-)
+@pytest.mark.parametrize("kind", mostly_by_night(fit_data.VALIDATED, "dataset"))
 def test_all_kinds_of_data_are_validated_on_beside_each(kind):
     with clusters.Cluster(num_workers=1, num_ps=2) as cluster:
-        outcomes = programs.run(PROGRAM, [kind], env=cluster.environment())
+        outcomes = programs.call(run, [kind], env=cluster.environment())
     assert_as_model_fit_does(outcomes, kind)
 
 
@@ -139,7 +204,5 @@ def test_all_kinds_of_data_are_validated_on_beside_each(kind):
     not keras_variants.IS_KERAS_3, reason="fit of Keras 2 itself runs there"
 )
 def test_fit_of_keras_3_names_what_makes_it_run(outcomes):
-    assert (
-        "Call tfs.keras.install_fit() before"
-        in outcomes["before install_fit"]["failed"]
-    )
+    said = outcomes["before install_fit"]["failed"]
+    assert "Call tfs.keras.install_fit() before" in said

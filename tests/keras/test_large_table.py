@@ -5,15 +5,44 @@ import re
 import resource
 
 import clusters
+import keras_variants
+import numpy as np
 import programs
 import pytest
+import tensorflow as tf
+from keras_sync_replicas import make_strategy
 
-PROGRAM = pathlib.Path(__file__).with_name("large_table_program.py")
+import tf_syncrep as tfs
+
+WIDTH, STEPS = 64, 20
 SERVERS = 4
 ALLOWED_BYTES = 640 * 2**20
-ROW_BYTES = 64 * 4
 
 pytestmark = pytest.mark.slow
+
+
+def train(rows):
+    """The loss before and after some steps, and the parts' devices."""
+    table = tfs.keras.TableConfig("table", rows, WIDTH, "zeros")
+    with make_strategy().scope():
+        model = tf.keras.Sequential(
+            [
+                tfs.keras.DistributedEmbedding(tfs.keras.FeatureConfig("ids", table)),
+                tf.keras.layers.Dense(
+                    1, use_bias=False, kernel_initializer="ones", trainable=False
+                ),
+            ]
+        )
+        # That of Keras 2 makes slots, and on the coordinator.
+        model.compile(tfs.keras.SGD(1.0), loss="mse")
+    # The rows are spread from the first to the last. Each step halves an example's
+    # error.
+    ids = np.linspace(0, rows - 1, 256).astype(np.int64).reshape([64, 4])
+    targets = np.sin(np.arange(64.0)).reshape([64, 1])
+    data = keras_variants.for_ever(ids, targets)
+    history = tfs.keras.fit(model, data, epochs=2, steps_per_epoch=STEPS, verbose=0)
+    parts = model.layers[0].trainable_variables
+    return history.history["loss"], [keras_variants.native(x).device for x in parts]
 
 
 def data_bytes(pid):
@@ -30,8 +59,8 @@ def test_table_twice_as_large_as_a_server_may_be_is_trained():
         for pid, num_bytes in zip(pids, before, strict=True):
             limit = num_bytes + ALLOWED_BYTES
             resource.prlimit(pid, resource.RLIMIT_DATA, (limit, limit))
-        rows = table_bytes // ROW_BYTES
-        losses, devices = programs.run(PROGRAM, rows, env=cluster.environment())
+        rows = table_bytes // (4 * WIDTH)
+        losses, devices = programs.call(train, rows, env=cluster.environment())
         after = [data_bytes(pid) for pid in pids]
     assert len(set(devices)) == SERVERS
     assert losses[1] < 1e-6 < 0.01 < losses[0]

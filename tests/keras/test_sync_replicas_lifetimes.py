@@ -1,16 +1,25 @@
 """Nothing of a synchronous training remains on parameter servers that outlive it."""
 
-import json
-import pathlib
-import re
-import sys
+import gc
 import time
 
 import clusters
+import compat
+import keras_sync_replicas as helpers
 import process_threads
+import programs
 import pytest
+import tensorflow as tf
 
-PROGRAM = pathlib.Path(__file__).with_name("lifetimes_program.py")
+import tf_syncrep as tfs
+
+pytestmark = [pytest.mark.one_version, pytest.mark.slow, pytest.mark.timeout(900)]
+
+TABLES = 3
+# A dense gradient of 8 MB.
+FEATURES, UNITS = 2048, 1024
+BATCH = 4
+STEPS = 4
 POLL_SECS = 0.05
 LEASE_THREADS = "tfs_leases"
 # How many trainings a coordinator makes before its server is measured: by then the
@@ -25,7 +34,64 @@ POOL_THREADS = 2
 # accumulator of these trainings has 8 MB.
 FUNCTIONS_MB = 6
 
-pytestmark = [pytest.mark.one_version, pytest.mark.slow, pytest.mark.timeout(900)]
+
+def make_model():
+    layers = tf.keras.layers
+    rows = layers.Input((TABLES,), dtype="int32")
+    features = layers.Input((FEATURES,))
+    looked_up = [tfs.keras.Embedding(1000, 8)(rows[:, i]) for i in range(TABLES)]
+    hidden = layers.Dense(UNITS)(features)
+    outputs = layers.Dense(1)(layers.Concatenate()([*looked_up, hidden]))
+    return tf.keras.Model([rows, features], outputs)
+
+
+def batches(item):
+    rows = tf.fill([BATCH, TABLES], tf.cast(item, tf.int32))
+    inputs = (rows, tf.ones([BATCH, FEATURES]))
+    return tf.data.Dataset.from_tensors((inputs, tf.ones([BATCH, 1])))
+
+
+class Tell(tf.keras.callbacks.Callback):
+    """Says that an epoch has ended."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        print("epoch", flush=True)
+
+
+def train(strategy, epochs):
+    """Two trainings, the second of which uses the same gate and accumulators."""
+    with strategy.scope():
+        queue = tfs.data.WorkQueue(100, num_epochs=None)
+        model = make_model()
+        optimizer = tfs.keras.SyncReplicas(helpers.OPTIMIZERS["sgd"](), 2)
+        model.compile(optimizer, loss="mse")
+    options = {"steps_per_epoch": STEPS, "verbose": 0}
+    for _ in range(2):
+        tfs.keras.fit(
+            model,
+            lambda _: queue.dataset(batches),
+            epochs=epochs,
+            callbacks=[Tell()],
+            **options,
+        )
+    assert helpers.iterations_of(optimizer) == 2 * epochs * STEPS // 2
+
+
+def run(trainings, keep_alive_secs, is_killed):
+    """Trains synchronously so often, with a new model each time.
+
+    Servers give up a coordinator that has been silent for `keep_alive_secs`. One that
+    `is_killed` goes on training.
+    """
+    compat.set_keep_alive(keep_alive_secs)
+    strategy = helpers.make_strategy()
+    for _ in range(trainings):
+        train(strategy, epochs=1)
+        # A model and the functions traced from it refer to each other.
+        gc.collect()
+        print("trained", flush=True)
+    if is_killed:
+        train(strategy, epochs=1_000_000)
 
 
 class Server:
@@ -43,17 +109,13 @@ class Server:
         return sum(status["Name"] != LEASE_THREADS for _, status in threads)
 
     def megabytes(self):
-        return self._status("VmRSS") / 1024
+        return process_threads.resident(self._pid) / 2**20
 
     def wait_until_no_lease_threads(self):
         deadline = time.monotonic() + clusters.DEADLINE_SECS
         while self.lease_threads():
             assert time.monotonic() < deadline, self.lease_threads()
             time.sleep(POLL_SECS)
-
-    def _status(self, name):
-        status = pathlib.Path(f"/proc/{self._pid}/status").read_text()
-        return int(re.search(rf"{name}:\s+(\d+)", status)[1])
 
 
 class Coordinators:
@@ -63,11 +125,10 @@ class Coordinators:
         self._cluster = cluster
         self.number = 0
 
-    def start(self, trainings, **options):
+    def start(self, trainings, keep_alive_secs=600, is_killed=False):
         self.number += 1
-        arguments = {"trainings": trainings, "keep_alive_secs": 600, **options}
-        command = [sys.executable, str(PROGRAM), json.dumps(arguments)]
-        self._cluster.start("chief", command)
+        arguments = trainings, keep_alive_secs, is_killed
+        self._cluster.start("chief", programs.call_command(run, *arguments))
 
     def start_and_kill(self):
         epochs = self._cluster.output("chief").count("epoch")
@@ -81,7 +142,7 @@ def test_fifty_trainings_leave_threads_and_memory_of_a_server_as_they_were():
         server = Server(cluster.pid("ps-0"))
         coordinators = Coordinators(cluster)
         # Each optimizer makes two trainings.
-        coordinators.start(trainings=24, is_killed=False)
+        coordinators.start(trainings=24)
         cluster.wait_for_output("chief", "trained", FIRST)
         threads, megabytes = server.other_threads(), server.megabytes()
         for number in range(FIRST + 1, 25):

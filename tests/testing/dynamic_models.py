@@ -27,6 +27,14 @@ KEYS = {
 }
 
 
+# Optimizers with slots of each kind.
+OPTIMIZERS = {
+    "adam": lambda: tf.keras.optimizers.Adam(0.05),
+    "rowwise_adagrad": lambda: tfs.keras.RowwiseAdagrad(0.05),
+    "adam_async": lambda: tfs.keras.AdamAsync(0.05),
+}
+
+
 def batch(num_examples: int, seed: int = 0) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Ids of the fixed tables, and targets."""
     return embedding_models.drawn(num_examples, seed, SIZES, FEATURES, SHAPES)

@@ -1,6 +1,6 @@
 """Trainings in which `Model.fit` and `tfs.keras.fit` must do the same.
 
-Each scenario is a function of a `Side` of fit_program.py, and returns the values to
+Each scenario is a function of a `Side` of test_fit.py, and returns the values to
 compare, as JSON.
 """
 

@@ -1,7 +1,14 @@
-"""The threads and the children of a process, as Linux tells of them."""
+"""The threads, children and memory of a process, as Linux tells of them."""
 
 import contextlib
 import pathlib
+import re
+
+
+def resident(pid="self"):
+    """Bytes of a process that are in memory."""
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) << 10
 
 
 def threads(pid="self"):

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import traceback
+from typing import Any
 from unittest import mock
 
 import keras_variants
@@ -244,15 +245,15 @@ def trained(strategy, log, name, optimizer, is_synchronous, per_execution):
         for name, n in sent.items()
         if n >= executions and not any(x in name for x in ("worker/", "chief/"))
     ]
-    variables = [
-        *map(keras_variants.native, model.variables),
-        *keras_variants.variables_of(used),
-    ]
+    of_optimizer: Any = used.variables
+    if not keras_variants.IS_KERAS_3:
+        of_optimizer = of_optimizer()
+    variables = [*model.variables, *of_optimizer]
     return {
         "messages": sum(in_steps.values()) / STEPS,
         "between_servers": between_servers,
         "sent": in_steps,
-        "values": [x.numpy() for x in variables],
+        "values": [keras_variants.native(x).numpy() for x in variables],
     }
 
 

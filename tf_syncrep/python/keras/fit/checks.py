@@ -68,7 +68,8 @@ def refuse_wrong_numbers(
             check_count(name, count)
     check_count("epochs", epochs, least=0)
     check_count("initial_epoch", initial_epoch, least=0)
-    if validation_split:
+    # Of 1 Keras says how many examples there are, and that none is left to train on.
+    if validation_split and validation_split != 1:
         check_number("validation_split", validation_split, below=1)
     if verbose != "auto" and not (isinstance(verbose, int) and verbose >= 0):
         raise ValueError(

@@ -20,8 +20,6 @@ namespace tf_syncrep {
 
 struct WorkQueueOptions {
   int64_t num_items = 1;
-  // Tells the items from others, if there are equally many.
-  int64_t fingerprint = 0;
   // How often each item is read; 0 means without end.
   int64_t num_epochs = 1;
   bool shuffle = false;
@@ -32,6 +30,8 @@ struct WorkQueueOptions {
   // lost with its task, and then ask the next queue of that name. If the first
   // ticket is taken from a clock, tickets of the two queues differ.
   int64_t first_ticket = 1;
+  // Tells the items from others, if there are equally many.
+  int64_t fingerprint = 0;
 };
 
 // One of a worker's iterators, in one life of the worker.

@@ -52,8 +52,8 @@ class GradientAccumulation(RoundsOptimizer):
     ```
     """
 
-    num_batches = Fixed[int]()
-    reject_nonfinite = Fixed[bool]()
+    num_batches: Fixed[int] = Fixed()
+    reject_nonfinite: Fixed[bool] = Fixed()
 
     def __init__(
         self,

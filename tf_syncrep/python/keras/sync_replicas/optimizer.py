@@ -108,12 +108,12 @@ class SyncReplicas(RoundsOptimizer):
     (https://arxiv.org/abs/1604.00981).
     """
 
-    replicas_to_aggregate = Fixed[int]("call `configure`")
-    total_num_replicas = Fixed[int]("call `configure`")
-    lease_secs = Fixed[float]()
-    start_secs = Fixed[float]()
-    reject_nonfinite = Fixed[bool]()
-    spares = Fixed[bool]()
+    replicas_to_aggregate: Fixed[int] = Fixed("call `configure`")
+    total_num_replicas: Fixed[int] = Fixed("call `configure`")
+    lease_secs: Fixed[float] = Fixed()
+    start_secs: Fixed[float] = Fixed()
+    reject_nonfinite: Fixed[bool] = Fixed()
+    spares: Fixed[bool] = Fixed()
 
     def __init__(
         self,

@@ -132,18 +132,25 @@ def slow_reader(script):
 
     One pipe cannot hold the output, but the launcher's and the script's do.
     """
-    path = script("for i in range(1200): print(i, 'x' * 80)\nprint('the last')")
+    # It waits for a cue: its lines would keep the launcher from saying its pid.
+    lines = "for i in range(1200): print(i, 'x' * 80)\nprint('the last')"
+    path = script(f"input()\n{lines}")
     with subprocess.Popen(
         [commands.CONSOLE_SCRIPT, *map(str, ONE_SCRIPT), "--no-prefix", path],
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        said = process.stderr.readline()
-        task = re.search(r"worker-0 runs the script \(pid (\d+)\)", said)[1]
-        waiting.until(lambda: not os.path.exists(f"/proc/{task}"))
-        yield process
+        try:
+            said = process.stderr.readline()
+            task = re.search(r"worker-0 runs the script \(pid (\d+)\)", said)[1]
+            process.stdin.write("go\n")
+            process.stdin.flush()
+            waiting.until(lambda: not os.path.exists(f"/proc/{task}"))
+            yield process
+        finally:
+            process.kill()
 
 
 def test_a_reader_that_is_slow_at_the_end_gets_all_lines(script):

@@ -208,7 +208,6 @@ import sys
 import threading
 import time
 import numpy as np
-import process_threads
 import tensorflow as tf
 assert "tf_syncrep" not in sys.modules
 model = tf.saved_model.load(sys.argv[1])

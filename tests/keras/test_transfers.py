@@ -296,6 +296,8 @@ def results(models, is_synchronous, per_execution, optimizer="AdamAsync"):
     finished = subprocess.run(
         programs.call_command(compare_and_say_errors, *arguments),
         env={**os.environ, **programs.environment(), **messages_sent.ENVIRONMENT},
+        # Not where the package's sources are, which have no op library.
+        cwd=os.path.dirname(__file__),
         capture_output=True,
         text=True,
         check=False,

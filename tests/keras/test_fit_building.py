@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from counter_layer import Counter
 
 from tf_syncrep.python.keras.fit.building import build
 
@@ -76,19 +77,6 @@ def test_step_of_the_users_own_builds_what_it_uses_and_changes_nothing(kind):
     np.testing.assert_allclose(model.scale(NUMBERS), [[0.25, 0.75, 1.25]])
     model.fit(tf.data.Dataset.from_tensors({"x": NUMBERS}), verbose=0)
     assert int(model.optimizer.iterations) == 1
-
-
-class Counter(layers.Layer):
-    """Counts its calls."""
-
-    def build(self, _):
-        self.counted = self.add_weight(
-            shape=(), initializer="zeros", trainable=False, name="counted"
-        )
-
-    def call(self, x):
-        self.counted.assign_add(1.0)
-        return x
 
 
 @pytest.mark.parametrize("kind", ["train", "test", "predict"])

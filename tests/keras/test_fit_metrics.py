@@ -8,6 +8,7 @@ import numpy as np
 import programs
 import pytest
 import tensorflow as tf
+from counter_layer import Counter
 from keras_sync_replicas import make_strategy
 
 import tf_syncrep as tfs
@@ -96,19 +97,6 @@ def all_metrics():
         metric.reset_state()
         made[name] = (metric, data)
     return made
-
-
-class Counter(tf.keras.layers.Layer):
-    """Counts its calls by itself."""
-
-    def build(self, _):
-        self.counted = self.add_weight(
-            shape=(), initializer="zeros", trainable=False, name="counted"
-        )
-
-    def call(self, x):
-        self.counted.assign_add(1.0)
-        return x
 
 
 class Drawing(metrics.Sum):

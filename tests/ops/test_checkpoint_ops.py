@@ -4,13 +4,12 @@ import contextlib
 import ctypes
 import itertools
 import os
-import pathlib
-import re
 import signal
 import threading
 import time
 
 import numpy as np
+import process_threads
 import pytest
 import tensorflow as tf
 from process_threads import asleep_in_handler, threads_named
@@ -300,18 +299,13 @@ def test_no_row_is_torn_where_updates_keep_nothing(tmp_path):
 def test_memory_beside_the_tables_is_that_of_a_few_chunks(tmp_path):
     """At most 64 MiB are kept, of a table several times as large."""
     table = _Table(np.ones([400_000, 64], np.float32), 2)  # 2 times 98 MiB
-    before = _resident_bytes()
+    before = process_threads.resident()
     table.begin(tmp_path / "ckpt")
     most = before
     while not checkpoint_ops.checkpoint_progress(table.writer)[0]:
-        most = max(most, _resident_bytes())
+        most = max(most, process_threads.resident())
     assert _wait(table.writer)[0] > 3 * 64 << 20
     assert most - before < 64 << 20
-
-
-def _resident_bytes():
-    status = pathlib.Path("/proc/self/status").read_text(encoding="utf-8")
-    return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) << 10
 
 
 def test_whole_tables_are_kept_and_wait_for_room(tmp_path):
@@ -638,7 +632,7 @@ def test_memory_of_kept_rows_is_within_its_bound(tmp_path):
     bound = 32 << 20
     table = _Table(_values(6_000_000, width=1), 1)
     table.begin(tmp_path / "ckpt", max_kept_bytes=bound, speed=1e6)
-    before = _resident_bytes()
+    before = process_threads.resident()
     (part,) = table.parts
     keeping = threading.Thread(
         target=checkpoint_ops.checkpoint_keep, args=[part[0].handle]
@@ -646,7 +640,7 @@ def test_memory_of_kept_rows_is_within_its_bound(tmp_path):
     keeping.start()
     progress = checkpoint_ops.checkpoint_progress
     until(lambda: progress(table.writer).kept_bytes >= int(0.9 * bound))
-    most = _resident_bytes()
+    most = process_threads.resident()
     checkpoint_ops.checkpoint_cancel(table.writer)
     keeping.join(60)
     assert not keeping.is_alive()

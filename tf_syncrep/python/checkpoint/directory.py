@@ -193,10 +193,9 @@ class Directory:
         Raises:
             ValueError: there is such a checkpoint, and none of this package.
         """
-        kinds_of = self._kinds()
-        if any("json" in kinds for kinds in kinds_of.values()):
+        if self.newest_number():
             return
-        for number, kinds in sorted(kinds_of.items()):
+        for number, kinds in sorted(self._kinds().items()):
             if "index" in kinds and "writing" not in kinds:
                 name = self._argument
                 raise ValueError(

@@ -11,6 +11,7 @@ import functools
 import importlib.util
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -24,18 +25,23 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "gpu"
 PACKAGES = ("cupy", "ml_dtypes")
 DTYPES = ("float16", "bfloat16", "float32", "float64")
-FORMULAS = ("adam", "nesterov", "rmsprop")
-# The order is that of enum DensePass in cc/lib/accumulator_dense.h.
-DENSE_PASSES = (
-    "set",
-    "add",
-    "add_two",
-    "add_sum",
-    "divide",
-    "add_divide",
-    "divide_to",
-    "add_divide_to",
-)
+
+
+def _enumerators(header: str, enum: str) -> dict[str, int]:
+    """Returns the values of an enum of `cc/lib`, by their names: "add_two" of kAddTwo."""
+    text = (ROOT / "tf_syncrep/cc/lib" / header).read_text()
+    body = re.sub("//.*", "", text.partition(f"enum class {enum} {{")[2].partition("}")[0])
+    names = re.findall(r"\bk(\w+)", body)
+    return {
+        re.sub("(?<!^)(?=[A-Z])", "_", name).lower(): value
+        for value, name in enumerate(names)
+    }
+
+
+FORMULAS = _enumerators("adam_async_rule.h", "AdamAsyncFormula")
+DENSE_PASSES = _enumerators("accumulator_dense.h", "DensePass")
+# A sum on a GPU keeps one gradient, and so never adds many in one pass.
+DENSE_PASSES.pop("add_many")
 # The order is that of enum Reduction in cc/lib/accumulator.h.
 REDUCTIONS = ("MEAN", "SUM", "CMEAN")
 # The relative error of one step, most of which is the rounding of the result.
@@ -282,7 +288,7 @@ def dense_pass(
     size = next(array.size for array in arrays if array is not None)
     arguments = _DensePass(
         DTYPES.index(dtype),
-        DENSE_PASSES.index(name),
+        DENSE_PASSES[name],
         size,
         *[None if array is None else array.data.ptr for array in arrays],
         divisor,
@@ -464,7 +470,7 @@ class AdamAsync:
         self._scalars = scalars  # keeps them alive
         self._variable = _Variable(
             DTYPES.index(dtype),
-            FORMULAS.index(formula),
+            FORMULAS[formula],
             *[array.data.ptr for array in memory],
             *[array.data.ptr for array in scalars.values()],
             momentum,

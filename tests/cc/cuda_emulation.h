@@ -17,7 +17,7 @@
 #define __global__
 #define __device__
 #define __forceinline__ inline
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 // Blocks run one at a time, so they can share the memory of a block.
 #define __shared__ static
 

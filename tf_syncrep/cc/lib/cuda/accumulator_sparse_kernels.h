@@ -272,10 +272,10 @@ __global__ __launch_bounds__(kBlockThreads) void ReduceRowsKernel(
       if (threadIdx.x == 0) {
         WriteRow(sorted, reduced, long_row, num_gradients);
       }
-      SumLongRow<Sum>(
+      SumLongRow<kWidth, Sum>(
           begin, end, sorted.row_size,
           [&](int64_t occurrence, int64_t column) {
-            return LoadOccurrence<1>(sorted, occurrence, column).element[0];
+            return LoadOccurrence<kWidth>(sorted, occurrence, column);
           },
           [&](int64_t column, Sum sum) {
             const Vector<Sum, 1> one = {sum};

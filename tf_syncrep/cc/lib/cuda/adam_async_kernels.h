@@ -244,17 +244,18 @@ __device__ inline int64_t EndOfRow(const uint64_t* keys, int64_t begin,
 
 // Updates the row whose occurrences begin at `begin`, with all threads of the
 // block.
-template <typename T>
+template <int kWidth, typename T>
 __device__ __forceinline__ void UpdateLongRow(
     const RowsArguments<T>& a, const AdamAsyncUpdate<SlotType<T>>& update,
     int64_t begin) {
   using Slot = SlotType<T>;
   const int64_t row_size = a.rows.row_size;
   const int64_t row = static_cast<int64_t>(a.keys[begin]) * row_size;
-  SumLongRow<Slot>(
+  SumLongRow<kWidth, Slot>(
       begin, EndOfRow(a.keys, begin, a.rows.num_indices), row_size,
       [&](int64_t place, int64_t column) {
-        return Widen(a.grad[a.positions[place] * row_size + column]);
+        return LoadWidened<kWidth>(a.grad + a.positions[place] * row_size +
+                                   column);
       },
       [&](int64_t column, Slot sum) {
         const int64_t i = row + column;
@@ -263,9 +264,19 @@ __device__ __forceinline__ void UpdateLongRow(
       });
 }
 
+// How many blocks of RowsKernel a multiprocessor holds. Rows that occur once
+// wait for memory, so it is better that long rows spill a few registers than
+// that fewer blocks are under way. Turing's hold 1,024 threads.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
+inline constexpr int kResidentRowsBlocks = 4;
+#else
+inline constexpr int kResidentRowsBlocks = 5;
+#endif
+
 // Does nothing but name the bad index, if there is one.
 template <int kWidth, typename T>
-__global__ __launch_bounds__(kBlockThreads) void RowsKernel(
+__global__ __launch_bounds__(kBlockThreads, kResidentRowsBlocks) void
+RowsKernel(
     RowsArguments<T> a) {
   if (a.bad_index != nullptr && a.bad_index->position >= 0) {
     if (blockIdx.x == 0 && threadIdx.x == 0) {
@@ -312,7 +323,7 @@ __global__ __launch_bounds__(kBlockThreads) void RowsKernel(
     }
     __syncthreads();
     for (int i = 0; i < num_long_rows; ++i) {
-      UpdateLongRow(a, update, long_rows[i]);
+      UpdateLongRow<kWidth>(a, update, long_rows[i]);
     }
     __syncthreads();  // before num_long_rows is 0 again
   }

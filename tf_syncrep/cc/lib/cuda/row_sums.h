@@ -19,51 +19,67 @@ inline constexpr int kLongRow = 32;
 
 // Sums a row's occurrences in [begin, end), with all threads of the block. Many
 // elements at a time are loaded into shared memory, where one thread for each
-// column adds them up in their order. `load(place, column)` returns an element
-// of an occurrence; `store(column, sum)` is called once for each column.
-template <typename Sum, typename Load, typename Store>
+// column adds them up in their order, while the loads of the next ones are
+// under way. `load(place, column)` returns kWidth elements of an occurrence,
+// which divides the row's size; `store(column, sum)` is called once for each
+// column.
+template <int kWidth, typename Sum, typename Load, typename Store>
 __device__ __forceinline__ void SumLongRow(int64_t begin, int64_t end,
                                            int64_t row_size, const Load& load,
                                            const Store& store) {
-  constexpr int kLoads = 8;  // of each thread, under way at the same time
-  __shared__ Sum tile[kLoads * kBlockThreads];
-  int columns = 1;  // of the tile
+  // Of each thread, under way at the same time: 16 elements.
+  constexpr int kLoads = kWidth == 1 ? 8 : kWidth == 8 ? 2 : 4;
+  __shared__ Vector<Sum, kWidth> tile[kLoads * kBlockThreads];
+  const Sum* const elements = reinterpret_cast<const Sum*>(tile);
+  int columns = kWidth;  // of the tile
   while (columns < 64 && columns < row_size) {
     columns *= 2;
   }
-  const int tile_rows = kLoads * kBlockThreads / columns;
+  const int vectors = columns / kWidth;
+  const int tile_rows = kLoads * kBlockThreads / vectors;
   const int thread = static_cast<int>(threadIdx.x);
-  const int column = thread % columns;
-  const int first = thread / columns;
-  const int step = kBlockThreads / columns;
+  const int vector = thread % vectors;
+  const int first = thread / vectors;
+  const int step = kBlockThreads / vectors;
   for (int64_t left = 0; left < row_size; left += columns) {
-    const bool is_column = left + column < row_size;
-    Sum sum = 0;
-    for (int64_t from = begin; from < end; from += tile_rows) {
-      Sum loaded[kLoads];
+    const int64_t loaded_column = left + vector * kWidth;
+    Vector<Sum, kWidth> loaded[kLoads] = {};
+    const auto load_tile = [&](int64_t from) {
       TF_SYNCREP_UNROLL
       for (int i = 0; i < kLoads; ++i) {
         const int64_t place = from + first + i * step;
-        loaded[i] =
-            is_column && place < end ? load(place, left + column) : Sum(0);
+        if (loaded_column < row_size && place < end) {
+          loaded[i] = load(place, loaded_column);
+        }
       }
+    };
+    const bool sums = thread < columns && left + thread < row_size;
+    Sum sum = 0;
+    load_tile(begin);
+    for (int64_t from = begin; from < end; from += tile_rows) {
       __syncthreads();  // the tile before has been added up
       TF_SYNCREP_UNROLL
       for (int i = 0; i < kLoads; ++i) {
-        tile[(first + i * step) * columns + column] = loaded[i];
+        tile[(first + i * step) * vectors + vector] = loaded[i];
       }
       __syncthreads();
-      if (thread < columns) {
+      load_tile(from + tile_rows);
+      if (sums) {
         const int64_t rest = end - from;
         const int count = rest < tile_rows ? static_cast<int>(rest) : tile_rows;
-        for (int i = 0; i < count; ++i) {
-          const Sum g = tile[i * columns + column];
-          sum = from == begin && i == 0 ? g : sum + g;
+        int i = 0;
+        if (from == begin) {
+          sum = elements[thread];
+          i = 1;
+        }
+        TF_SYNCREP_UNROLL_BY_4
+        for (; i < count; ++i) {
+          sum += elements[i * columns + thread];
         }
       }
     }
-    if (thread < columns && is_column) {
-      store(left + column, sum);
+    if (sums) {
+      store(left + thread, sum);
     }
   }
 }

@@ -28,10 +28,10 @@ DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
 def _enumerators(header: str, enum: str) -> dict[str, int]:
-    """Returns the values of an enum of `cc/lib`, by their names: "add_two" of kAddTwo."""
+    """Returns the values of an enum of `cc/lib` by name: "add_two" for kAddTwo."""
     text = (ROOT / "tf_syncrep/cc/lib" / header).read_text()
-    body = re.sub("//.*", "", text.partition(f"enum class {enum} {{")[2].partition("}")[0])
-    names = re.findall(r"\bk(\w+)", body)
+    body = text.partition(f"enum class {enum} {{")[2].partition("}")[0]
+    names = re.findall(r"\bk(\w+)", re.sub("//.*", "", body))
     return {
         re.sub("(?<!^)(?=[A-Z])", "_", name).lower(): value
         for value, name in enumerate(names)

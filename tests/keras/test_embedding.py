@@ -179,6 +179,27 @@ def test_ids_that_a_float_cannot_name_are_refused(shards):
         tf.keras.Sequential([layer])(tf.constant([[1, 2**24]]))  # Makes them float32.
 
 
+@pytest.mark.skipif(
+    not keras_variants.IS_KERAS_3, reason="this Keras knows the dtype of ids"
+)
+def test_subclassed_model_of_more_ids_than_a_float_can_name_is_saved(tmp_path):
+    class Model(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.table = tfs.keras.Embedding(2**24 + 2, 1, dtype="float16")
+
+        def call(self, ids):
+            return self.table(ids)
+
+    model = Model()
+    ids = tf.constant([2**24 + 1])
+    expected = model(ids)
+    serve = tf.function(model, input_signature=[tf.TensorSpec([None], tf.int32)])
+    tf.saved_model.save(model, str(tmp_path), signatures=serve)
+    served = tf.saved_model.load(str(tmp_path)).signatures["serving_default"](ids)
+    np.testing.assert_array_equal(served["output_0"], expected)
+
+
 @pytest.mark.parametrize("shards", [1, 3, 1000])
 def test_table_in_parts_is_the_same_layer(shards, tmp_path):
     whole = make_layer(tfs.keras.Embedding, mask_zero=True)

@@ -288,8 +288,9 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
         if weights is not None:
             all_weights = self._features.flatten(weights, "weights")
         by_name = {**self._tables.by_name, **self._growing.by_name}
+        served = self._growing.served is not None
         asked = [
-            _asked(config, by_name[config.table.name], *of_feature)
+            _asked(config, by_name[config.table.name], served, *of_feature)
             for config, *of_feature in zip(
                 self._features.flat, ids, all_weights, strict=True
             )
@@ -466,7 +467,7 @@ def _check_rank(x, what):
         )
 
 
-def _asked(config, table, ids, weights):
+def _asked(config, table, served, ids, weights):
     """Returns the lookup of a feature in its table."""
     combiner = config.table.combiner
     feature = f"feature {config.name!r}"
@@ -485,7 +486,7 @@ def _asked(config, table, ids, weights):
         if combiner is not None and ids.shape.rank == 1:
             ids = tf.expand_dims(ids, -1)
     if table.grows:
-        ids = as_keys(ids, feature)
+        ids = as_keys(ids, feature, served)
     else:
         ids = as_integers(ids, feature, table.vocabulary_size)
     if weights is not None:

@@ -98,7 +98,8 @@ class DynamicEmbedding(GrowingLayer, tf.keras.layers.Layer):
             return inputs.with_flat_values(self.call(inputs.flat_values, training))
         inputs = tf.convert_to_tensor(inputs)
         self._refuse_masked_strings(inputs)
-        ids = as_keys(inputs, f"layer {self.name!r}")
+        served = self._growing.served is not None
+        ids = as_keys(inputs, f"layer {self.name!r}", served)
         asked = [lookup.Feature(self.name, self._growing.by_name[self.name], ids)]
         (vectors,) = self._growing.look_up(asked, bool(training))
         return tf.cast(vectors, self.compute_dtype)

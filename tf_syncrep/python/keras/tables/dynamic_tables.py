@@ -215,6 +215,12 @@ class DynamicTables(StackedTables):
         """
         if self.served is not None:
             return [self.served[x.table.name].look_up(x) for x in features]
+        if compat.has_default_ids():
+            raise ValueError(
+                "Tables that grow are saved for serving as copies: save the model "
+                "within `with tfs.keras.for_serving(model):`. Received: tables "
+                f"{sorted({x.table.name for x in features})}"
+            )
 
         def look_up_in(slab, of_slab):
             if compat.compiled_by_xla():

@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 import tf_syncrep as tfs
+from tf_syncrep.python.keras.embedding import embedding
 
 ROWS, DIMENSIONS = 100, 8
 IDS = np.array([[3, 7, 3], [0, 99, 42]])
@@ -341,6 +342,57 @@ def test_weights_of_models_do_not_tell_of_parts():
 def test_number_of_parts_is_a_number(shards):
     with pytest.raises(ValueError, match="whole number of at least 1"):
         tfs.keras.Embedding(ROWS, DIMENSIONS, shards=shards)
+
+
+def mean_of_squares(table):
+    return tf.reduce_mean(tf.square(tf.convert_to_tensor(table)))
+
+
+class MeanOfSquares(tf.keras.regularizers.L2):
+    """It derives from a sum, and is none."""
+
+    def __call__(self, x):
+        return mean_of_squares(x)
+
+
+class SumOfCubes(tf.keras.regularizers.Regularizer):
+    sums_over_elements = True
+
+    def __call__(self, x):
+        return tf.reduce_sum(tf.abs(tf.convert_to_tensor(x)) ** 3)
+
+
+@pytest.mark.parametrize(
+    ("regularizer", "num_parts"),
+    [
+        (tf.keras.regularizers.OrthogonalRegularizer(0.1), 1),
+        (mean_of_squares, 1),
+        (MeanOfSquares(), 1),
+        ("l1", 3),
+        (tf.keras.regularizers.L2(0.1), 3),
+        (tf.keras.regularizers.L1L2(0.1, 0.2), 3),
+        (SumOfCubes(), 3),
+    ],
+)
+def test_penalty_is_that_of_the_whole_table(regularizer, num_parts, monkeypatch):
+    monkeypatch.setattr(embedding, "_MIN_PART_BYTES", 4)
+    monkeypatch.setattr(embedding, "num_parts", lambda: 3)
+    monkeypatch.setattr(embedding.compat, "IS_KERAS_3", True)  # which makes parts
+    whole, parted = (
+        make_layer(cls, embeddings_regularizer=regularizer)
+        for cls in (tf.keras.layers.Embedding, tfs.keras.Embedding)
+    )
+    assert len(parted.trainable_variables) == num_parts
+    expected = float(tf.add_n(whole.losses))
+    assert float(tf.add_n(parted.losses)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_parts_are_refused_to_a_regularizer_of_the_whole_table():
+    layer = tfs.keras.Embedding(
+        ROWS, DIMENSIONS, shards=2, embeddings_regularizer=mean_of_squares
+    )
+    with pytest.raises(ValueError, match="no embeddings_regularizer of all of it: use"):
+        layer.build((None,))
 
 
 def test_what_needs_the_table_whole_is_refused_for_parts():

@@ -30,7 +30,7 @@ from tf_syncrep.python.keras.optimizers.own_optimizers import (
     OwnOptimizer,
     refuse_other_optimizers,
 )
-from tf_syncrep.python.keras.tables import saved_layout
+from tf_syncrep.python.keras.tables import misfits, saved_layout
 from tf_syncrep.python.keras.tables.dynamic import Dynamic, row_initializer
 from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
 from tf_syncrep.python.keras.tables.setting import being_set
@@ -361,17 +361,25 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
     def load_own_variables(self, store: Any) -> None:
         """Loads tables that were saved by name; called by Keras."""
         saved = set(store.keys())
-        missing = [name for name in self._tables.by_name if key_of(name) not in saved]
-        if missing:
-            raise ValueError(
-                f"Layer {self.name!r} must be loaded from a file with its tables. "
-                f"Missing: {missing}"
-            )
+
+        def check(name):
+            if key_of(name) not in saved:
+                raise ValueError(
+                    f"Layer {self.name!r} must be loaded from a file with its tables. "
+                    f"Missing: {name!r}"
+                )
+            self._tables.check_shape(name, store[key_of(name)])
+
+        fitting = [
+            name
+            for name in self._tables.by_name
+            if misfits.fits(check, self._tables, name)
+        ]
         if _LAYOUT in saved:
             self._check_layout(store)
         # This comes first, since it may refuse the file before anything is written.
         dynamic_files.load(self._growing, store, key_of, self.name)
-        for name in self._tables.by_name:
+        for name in fitting:
             self._tables.write(name, store[key_of(name)][...])
 
     def _check_layout(self, store: Any) -> None:

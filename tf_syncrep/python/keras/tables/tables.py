@@ -160,9 +160,6 @@ class Tables(StackedTables):
         self, name: str, values: Any, slots: Sequence[tf.Variable] | None = None
     ) -> np.ndarray:
         """Checks values as `write` does, and leaves the table as it is."""
-        table = self.by_name[name]
-        (part, *_) = slots or self.parts(self._slab_of[name])
-        shape = (table.vocabulary_size, *part.shape[1:])
         try:
             array = np.asarray(values)
         except (TypeError, ValueError):  # of rows that differ in length
@@ -170,12 +167,21 @@ class Tables(StackedTables):
                 f"Values of table {name!r} must be an array. Received: "
                 f"{type(values).__name__}"
             ) from None
-        if array.shape != shape:
+        self.check_shape(name, array, slots)
+        return array
+
+    def check_shape(
+        self, name: str, values: Any, slots: Sequence[tf.Variable] | None = None
+    ) -> None:
+        """Does the same with an array that need not be in memory."""
+        table = self.by_name[name]
+        (part, *_) = slots or self.parts(self._slab_of[name])
+        shape = (table.vocabulary_size, *part.shape[1:])
+        if tuple(values.shape) != shape:
             raise ValueError(
                 f"Values of table {name!r} must have shape {shape}. Received: values "
-                f"of shape {array.shape}"
+                f"of shape {tuple(values.shape)}"
             )
-        return array
 
     def write_rows(
         self,

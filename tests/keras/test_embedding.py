@@ -395,6 +395,30 @@ def test_parts_are_refused_to_a_regularizer_of_the_whole_table():
         layer.build((None,))
 
 
+@pytest.mark.parametrize("name", ["embeddings", "nothing"])
+def test_what_a_layer_lacks_before_it_is_built_is_said_as_keras_says_it(name):
+    messages = []
+    for cls in (tf.keras.layers.Embedding, tfs.keras.Embedding):
+        with pytest.raises(AttributeError) as error:
+            getattr(cls(ROWS, DIMENSIONS), name)
+        messages.append(str(error.value))
+    assert messages[0] == messages[1]
+
+
+@pytest.mark.parametrize("grows", [False, True])
+def test_tables_of_a_layer_that_is_not_built_are_refused_in_a_sentence(grows):
+    size = tfs.keras.Dynamic(9) if grows else 9
+    table = tfs.keras.TableConfig("items", size, 2)
+    layer = tfs.keras.DistributedEmbedding(tfs.keras.FeatureConfig("f", table))
+    values = ([1], [[1.0, 2.0]]) if grows else np.ones([9, 2])
+    for use in (
+        layer.get_embedding_tables,
+        lambda: layer.set_embedding_tables({"items": values}),
+    ):
+        with pytest.raises(ValueError, match="made when their layer is built"):
+            use()
+
+
 def test_what_needs_the_table_whole_is_refused_for_parts():
     layer = tfs.keras.Embedding(
         ROWS, DIMENSIONS, shards=2, embeddings_constraint="max_norm"

@@ -176,9 +176,8 @@ class Embedding(tf.keras.layers.Embedding):
         # variable, which Keras 3's `embeddings` returns.
         found = self.__dict__.get("_tables")
         if name != compat.NAME_OF_EMBEDDINGS or found is None:
-            raise AttributeError(
-                f"{type(self).__name__!r} object has no attribute {name!r}"
-            )
+            # This raises the error again, which may be that of a property.
+            return super().__getattribute__(name)
         return found.as_tensor(found.slabs[0])
 
     def call(self, inputs: Any) -> Any:

@@ -18,6 +18,7 @@ from tf_syncrep.python.keras.tables.row_slots import RowSlot, all_row_slots
 from tf_syncrep.python.keras.tables.setting import being_set, keep
 from tf_syncrep.python.keras.tables.stacked_tables import (
     CHUNK_BYTES,
+    PartsBySlab,
     StackedTables,
     note_made,
 )
@@ -81,7 +82,7 @@ class DynamicTables(StackedTables):
         """Makes nothing yet."""
         super().__init__(slabs, named_by_layer)
         self.sizes = dict(sizes)
-        self._vectors: dict[str, list[Any]] = {}
+        self._vectors = PartsBySlab()
         self._keys: dict[str, list[Any]] = {}
         self._uses: dict[str, list[Any]] = {}
         self._indices: dict[str, list[Any]] = {}

@@ -14,6 +14,7 @@ from tf_syncrep.python.keras.tables.initial_values import initial_rows
 from tf_syncrep.python.keras.tables.setting import being_set, copies_of, keep
 from tf_syncrep.python.keras.tables.stacked_tables import (
     CHUNK_BYTES,
+    PartsBySlab,
     StackedTables,
     note_made,
 )
@@ -26,7 +27,7 @@ class Tables(StackedTables):
     def __init__(self, slabs: Sequence[layout.Slab], named_by_layer: bool = False):
         """Makes nothing yet."""
         super().__init__(slabs, named_by_layer)
-        self._parts: dict[str, list[Any]] = {}
+        self._parts = PartsBySlab()
 
     def make(
         self,

@@ -23,6 +23,7 @@ from tf_syncrep.python.keras.embedding.ids import (
     as_integers,
     as_keys,
     refuse_strings,
+    warn_of_narrow_inputs,
 )
 from tf_syncrep.python.keras.embedding.tracking import track, track_dynamic
 from tf_syncrep.python.keras.embedding.weights import reduced
@@ -264,9 +265,11 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
         """Checks the inputs before Keras does, whose errors would be misleading."""
         ids = self._features.flatten(inputs, "inputs")
         for config, of_feature in zip(self._features.flat, ids, strict=True):
-            grows = config.table.name in self._growing.by_name
-            if hasattr(of_feature, "dtype") and not grows:
-                refuse_strings(of_feature, f"feature {config.name!r}")
+            feature = f"feature {config.name!r}"
+            if config.table.name in self._growing.by_name:
+                warn_of_narrow_inputs(of_feature, feature)
+            elif hasattr(of_feature, "dtype"):
+                refuse_strings(of_feature, feature)
         return super().__call__(inputs, *args, **kwargs)
 
     def call(self, inputs: Any, weights: Any = None, training: Any = None) -> Any:

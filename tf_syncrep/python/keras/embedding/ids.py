@@ -58,6 +58,28 @@ def as_integers(ids: tf.Tensor, of: str, vocabulary_size: int) -> tf.Tensor:
     return tf.cast(ids, tf.int32 if fits else tf.int64)
 
 
+def warn_of_narrow_inputs(ids: Any, of: str) -> None:
+    """Warns of an `Input` to which Keras casts wider ids, so that they wrap around.
+
+    Args:
+        ids: ids of a table that grows: tensors, or a Keras tensor of a model.
+        of: the owner of the ids, for the warning.
+    """
+    try:
+        is_of_model = tf.keras.backend.is_keras_tensor(ids)
+    except ValueError:  # Keras 2 refuses what is no tensor.
+        is_of_model = False
+    dtype = tf.as_dtype(ids.dtype) if is_of_model else tf.int64
+    if dtype.is_integer and dtype.size < 8:
+        logging.warning(
+            "Ids of %s come by an Input of %s, to which Keras casts wider ids without "
+            "an error: they become other ids, and the table grows with these. Make the "
+            "Input with dtype='int64'.",
+            of,
+            dtype.name,
+        )
+
+
 def as_keys(ids: tf.Tensor, of: str, served: bool) -> tf.Tensor:
     """Converts ids into keys of a table that grows.
 

@@ -345,6 +345,30 @@ class DynamicTables(StackedTables):
                 found[table.name] = dict(zip(COUNTERS, map(int, counts), strict=True))
         return found
 
+    def holding(self, keys: Sequence[int]) -> dict[str, int]:
+        """Returns one of some keys for each table in which it has a row."""
+        found: dict[str, int] = {}
+        for slab in self.slabs:
+            num = len(slab.tables)
+            request = np.array([len(keys)] * num + [*keys] * num, np.int64)
+            for part in self.parts(slab):
+                with tf.device(part.vectors.device):
+                    rows, _ = table_ops.table_find(
+                        part.index,
+                        part.vectors.handle,
+                        part.keys.handle,
+                        part.uses.handle,
+                        request,
+                        shape=part.vectors.shape,
+                        dtype=part.vectors.dtype,
+                        insert=False,
+                    )
+                of_tables = rows.numpy().reshape(num, len(keys))
+                for table, of_table in zip(slab.tables, of_tables, strict=True):
+                    for key in np.asarray(keys)[of_table >= 0]:
+                        found[table.name] = int(key)
+        return found
+
     def rows_of(self, name: str) -> Rows:
         """Returns the rows in use of a table, by ascending key."""
         slab, table = self._slab_of[name], self.by_name[name]

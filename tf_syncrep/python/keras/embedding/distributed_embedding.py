@@ -133,9 +133,9 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
     Args:
         feature_configs: a `tfs.keras.FeatureConfig`, or a nested structure of them;
             those of keras_rs are accepted, too. Features may share a table.
-        table_stacking: `"auto"` to stack all tables of one width and one optimizer;
-            None to stack none; or the names of the tables to stack, in a list or a list
-            of lists.
+        table_stacking: `"auto"` to stack all tables of one width and one optimizer, and
+            those that do not train by themselves; None to stack none; or the names of
+            the tables to stack, in a list or a list of lists.
         transfer_dtype: the dtype in which rows and their gradients travel, `"bfloat16"`
             or `"float16"`; None for the dtype of the variables. Sums and slots keep
             their dtype.
@@ -223,7 +223,15 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
                 size, grows = size.max_rows, True
             own = self._features.own_optimizers.get(table.name)
             tables.append(
-                layout.Table(table.name, size, table.embedding_dim, dtype, grows, own)
+                layout.Table(
+                    table.name,
+                    size,
+                    table.embedding_dim,
+                    dtype,
+                    grows,
+                    own,
+                    table.trainable,
+                )
             )
         slabs = layout.stack(tables, num_parts, self._table_stacking)
         return (

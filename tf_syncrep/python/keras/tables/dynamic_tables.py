@@ -89,6 +89,14 @@ class DynamicTables(StackedTables):
         # The copies that stand in for the tables while a model is traced for serving.
         self.served: dict[str, ServedTable] | None = None
 
+    def sizes_in_training(self) -> dict[str, Dynamic]:
+        """Returns the settings of the tables that train, by name."""
+        return {
+            name: size
+            for name, size in self.sizes.items()
+            if self.by_name[name].trainable
+        }
+
     def make(
         self,
         add_weight: Callable[..., Any],
@@ -234,7 +242,11 @@ class DynamicTables(StackedTables):
             if not self._vectors or compat.in_stateless_scope():
                 return dynamic_lookup.empty_vectors(slab, of_slab)
             return dynamic_lookup.look_up(
-                slab, self.parts(slab), of_slab, training, transfer_dtype
+                slab,
+                self.parts(slab),
+                of_slab,
+                training and slab.trainable,
+                transfer_dtype,
             )
 
         return look_up_by_slab(self.slabs, features, look_up_in)
@@ -570,7 +582,7 @@ def _variable(add_weight, slab, part_number, kind, shape, dtype="int64"):
         shape=(slab.num_rows, *shape),
         dtype=dtype,
         initializer=_zeros,
-        trainable=not kind,
+        trainable=slab.trainable and not kind,
         **CASTING,
     )
 

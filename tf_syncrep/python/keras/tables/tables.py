@@ -48,7 +48,7 @@ class Tables(StackedTables):
                     shape=(slab.part_rows(part_number), slab.width),
                     dtype=slab.dtype,
                     initializer=_initializer(slab, part_number, initializers),
-                    trainable=True,
+                    trainable=slab.trainable,
                     **CASTING,
                     **options,
                 )

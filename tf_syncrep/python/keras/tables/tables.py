@@ -278,14 +278,15 @@ def _are_for_our_ops(parts, training):
 
     An exported model is traced without training and outside replicas, and is served by
     programs that may not have our ops. Neither XLA nor GPUs have them. In one process a
-    plain gather is as good if no gradient is asked for.
+    plain gather is as good if no gradient is asked for. Steps of a loop of one's own
+    may be scheduled without `strategy.run`, outside of replicas.
     """
     strategy = tf.distribute.get_strategy()
     is_replica = not tf.distribute.in_cross_replica_context()
     on_servers = isinstance(strategy, tf.distribute.ParameterServerStrategy)
     if not (training or (on_servers and is_replica)) or compat.compiled_by_xla():
         return False
-    if tf.distribute.has_strategy() and not is_replica:
+    if tf.distribute.has_strategy() and not (is_replica or on_servers):
         return False
     # Keras traces models with tensors in the place of variables to find shapes.
     are_variables = all(isinstance(part, tf.Variable) for part in parts)

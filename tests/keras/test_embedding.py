@@ -419,6 +419,48 @@ def test_tables_of_a_layer_that_is_not_built_are_refused_in_a_sentence(grows):
             use()
 
 
+@pytest.mark.parametrize(
+    ("shards", "make", "said"),
+    [
+        (2, lambda: tf.keras.optimizers.SGD(1.0, clipnorm=0.1), "clipnorm=0.1 of SGD"),
+        (2, lambda: tfs.keras.AdamAsync(clipnorm=2.0), "clipnorm=2.0 of AdamAsync"),
+        (
+            2,
+            lambda: tfs.keras.SyncReplicas(tfs.keras.AdamAsync(clipnorm=2.0), 1),
+            "clipnorm=2.0 of AdamAsync",
+        ),
+        (2, lambda: tf.keras.optimizers.Adafactor(), "Adafactor"),
+        (1, lambda: tf.keras.optimizers.SGD(1.0, clipnorm=0.1), None),
+        (2, lambda: tf.keras.optimizers.SGD(1.0, global_clipnorm=0.1), None),
+    ],
+)
+def test_clipping_of_parts_by_themselves_is_told_once(shards, make, said, caplog):
+    layer = make_layer(tfs.keras.Embedding, shards=shards, name="words")
+    optimizer = make()
+    for _ in range(2):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(layer(tf.constant(IDS)) ** 2)
+        variables = layer.trainable_variables
+        natives = [keras_variants.native(x) for x in variables]
+        gradients = tape.gradient(loss, natives)
+        optimizer.apply_gradients(zip(gradients, variables, strict=True))
+    told = [x for x in caplog.messages if "looks at each variable by itself" in x]
+    assert [x.split(" looks")[0] for x in told] == ([said] if said else [])
+
+
+def test_clipping_of_stacked_tables_by_themselves_is_told(caplog):
+    layer = tfs.keras.DistributedEmbedding(
+        [
+            tfs.keras.FeatureConfig(name, tfs.keras.TableConfig(name, 9, 4))
+            for name in ("users", "films")
+        ]
+    )
+    layer.build()
+    optimizer = tf.keras.optimizers.SGD(1.0, clipnorm=0.1)
+    optimizer.build(layer.trainable_variables)
+    assert "tables ['films', 'users'] are not in one variable each" in caplog.text
+
+
 def test_what_needs_the_table_whole_is_refused_for_parts():
     layer = tfs.keras.Embedding(
         ROWS, DIMENSIONS, shards=2, embeddings_constraint="max_norm"

@@ -24,6 +24,7 @@ from tf_syncrep.python.keras.tables.stacked_tables import (
 )
 from tf_syncrep.python.keras.tables.trainers import note_trainers, trainers_of
 from tf_syncrep.python.keras.tables.variables import CASTING, part_name
+from tf_syncrep.python.keras.tables.whole_variables import warn_of_whole_variables
 from tf_syncrep.python.ops import table_ops
 
 # The numbers that `table_stats` returns for each table of a part.
@@ -115,6 +116,7 @@ class DynamicTables(StackedTables):
             for slab in self.slabs:
                 self._make_slab(slab, add_weight, initializers)
         note_made(self)
+        warn_of_whole_variables()
         note_trainers(self)
 
     def _make_slab(

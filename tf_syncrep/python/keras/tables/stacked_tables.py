@@ -74,6 +74,11 @@ def note_made(tables: StackedTables) -> None:
         _made.add(tables)
 
 
+def all_made() -> list[StackedTables]:
+    """Returns all tables whose variables are made."""
+    return list(_made)
+
+
 def tables_with(
     kind: type[_Kind], variables: Sequence[Any], trained_only: bool = False
 ) -> list[_Kind]:

@@ -19,6 +19,7 @@ from tf_syncrep.python.keras.tables.stacked_tables import (
     note_made,
 )
 from tf_syncrep.python.keras.tables.variables import CASTING, part_name
+from tf_syncrep.python.keras.tables.whole_variables import warn_of_whole_variables
 
 
 class Tables(StackedTables):
@@ -61,6 +62,7 @@ class Tables(StackedTables):
                 parts.append(part)
             self._parts[slab.name] = parts
         note_made(self)
+        warn_of_whole_variables()
 
     def parts(self, slab: layout.Slab) -> list[tf.Variable]:
         """Returns the variables that hold a slab."""

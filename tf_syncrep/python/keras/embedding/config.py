@@ -95,6 +95,7 @@ class TableConfig:
                 f"{table}: placement must be 'auto' or 'default_device': there are no "
                 f"other places here. Received: placement={self.placement!r}"
             )
+        self.trainable = as_python(self.trainable)
         if not isinstance(self.trainable, bool):
             raise ValueError(
                 f"{table}: trainable must be True or False. Received: "

@@ -226,7 +226,7 @@ class DynamicTables(StackedTables):
         """
         if self.served is not None:
             return [self.served[x.table.name].look_up(x) for x in features]
-        if compat.has_default_ids():
+        if features and compat.has_default_ids():
             raise ValueError(
                 "Tables that grow are saved for serving as copies: save the model "
                 "within `with tfs.keras.for_serving(model):`. Received: tables "

@@ -173,6 +173,7 @@ def gradient_accumulation(**options):
     combiner="sum",
     placement="auto",
     optimizer="sgd",
+    trainable=False,
 )
 def table_config(**options):
     return tfs.keras.TableConfig(**options)

@@ -45,6 +45,7 @@ from tf_syncrep.python.keras.tables.dynamic import (
     MinCount,
 )
 from tf_syncrep.python.keras.tables.maintenance import maintain_tables
+from tf_syncrep.python.keras.tables.misfits import note_skip_mismatch
 from tf_syncrep.python.keras.transfers.transfers import few_messages
 
 __all__ = [
@@ -84,5 +85,6 @@ __all__ = [
 explain_missing_cluster()
 explain_stock_fit()
 show_tables_whole()
+note_skip_mismatch()
 export_for_serving()
 warn_of_missing_names()

@@ -185,6 +185,34 @@ def error(strategy):
     return said, as_lists(model.tables())
 
 
+def clipped_step(strategy):
+    """A step of a loop of one's own, which clips gradients by their global norm."""
+    with strategy.scope():
+        layer = tfs.keras.DistributedEmbedding(models.feature_configs())
+        layer.build()
+    layer.set_embedding_tables(models.initial_tables())
+    ids, _ = batch()
+    variables = [keras_variants.native(x) for x in layer.trainable_variables]
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            vectors = layer(ids, training=True)
+            loss = tf.add_n([tf.reduce_sum(x) for x in tf.nest.flatten(vectors)])
+        return tf.clip_by_global_norm(tape.gradient(loss, variables), 1.0)[1]
+
+    return step
+
+
+def global_norms(strategy):
+    """The norms that steps compute in a replica, and outside of one."""
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    step = clipped_step(strategy)
+    in_replica = tf.function(lambda: strategy.run(step))
+    scheduled = [coordinator.schedule(x) for x in (step, in_replica)]
+    return [float(x.fetch()) for x in scheduled]
+
+
 def trainings(folder):
     strategy = make_strategy()
     return {
@@ -199,6 +227,7 @@ def trainings(folder):
             tfs.keras.AdamAsync,
             batch()[0],
         ),
+        "norms": global_norms(strategy),
         "error": error(strategy),
     }
 
@@ -268,6 +297,11 @@ def test_parts_are_sent_row_numbers_and_gradients_and_send_rows(training):
     # Keras 2 reads it for each part.
     rates = SERVERS - 1 if keras_variants.IS_KERAS_3 else parts
     assert 3 * parts < messages <= 3 * parts + 1 + rates
+
+
+def test_global_norm_of_a_loop_of_ones_own_is_that_of_one_process(training):
+    expected = float(clipped_step(tf.distribute.get_strategy())())
+    np.testing.assert_allclose(training["norms"], expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["adam", "adam_async", "apart", "bfloat16"])

@@ -321,6 +321,41 @@ def test_fit_does_not_say_so_of_a_table_in_which_steps_look_up(n, rows, caplog):
     assert model.table.table_stats()["words"]["rows"] == rows
 
 
+def told_of_nan(caplog, ids, dtype):
+    """What is said of a table when a model with an Input of that dtype trains."""
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        inputs = tf.keras.Input((2,), dtype=dtype)
+        layer = tfs.keras.Embedding(Dynamic(9), 4, name="words")
+        model = tf.keras.Model(inputs, layer(inputs))
+        model.compile("sgd", "mse")
+        tfs.keras.fit(model, ids, np.ones([1, 2, 4]), epochs=2, verbose=0)
+    return [x.getMessage() for x in caplog.records if "NaN" in x.getMessage()]
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_fit_says_once_that_missing_values_have_become_an_id(dtype, caplog):
+    (message,) = told_of_nan(caplog, np.array([[np.nan, 5.0]]), dtype)
+    assert f"Table 'words' has a row of id {np.iinfo(dtype).min}, which" in message
+
+
+def test_fit_does_not_speak_of_missing_values_where_there_are_none(caplog):
+    assert not told_of_nan(caplog, np.array([[-5.0, 5.0]]), "int64")
+
+
+@pytest.mark.parametrize(("dtype", "is_told"), [("int32", True), ("int64", False)])
+@pytest.mark.parametrize("kind", ["embedding", "distributed"])
+def test_input_to_which_wider_ids_are_cast_is_told(kind, dtype, is_told, caplog):
+    if kind == "embedding":
+        layer = tfs.keras.Embedding(Dynamic(9), 4)
+    else:
+        layer = layer_of(Dynamic(9))
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        layer(tf.keras.Input((2,), dtype=dtype))
+        layer(tf.constant([[1, 2]], tf.int32))  # These are as they came.
+    told = [x for x in caplog.messages if "come by an Input of int32" in x]
+    assert len(told) == is_told
+
+
 OPTIMIZERS = {
     "sgd": lambda: tf.keras.optimizers.SGD(0.1),
     "momentum": lambda: tf.keras.optimizers.SGD(0.1, momentum=0.9),

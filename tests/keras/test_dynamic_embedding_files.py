@@ -272,6 +272,83 @@ def test_exported_model_serves_where_the_package_is_not(way, strings, tmp_path):
     tfs.keras.fit(model, batches(9, strings=strings), verbose=0)
 
 
+class Subclassed(tf.keras.Model):
+    """A model whose inputs have no dtype that Keras could know."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def call(self, inputs, training=None):
+        return self.layer(inputs, training=training)
+
+
+def subclassed(kind):
+    """A model with rows, and ids that float32 cannot name."""
+    size = Dynamic(100)
+    if kind == "embedding":
+        layer = tfs.keras.Embedding(size, 4)
+    else:
+        table = tfs.keras.TableConfig("items", size, 4)
+        layer = tfs.keras.DistributedEmbedding(tfs.keras.FeatureConfig("f", table))
+    model = Subclassed(layer)
+    ids = tf.constant([[2**40 + 1, 2**40 + 2], [5, 2**40 + 1]])
+    model(ids, training=True)
+    return model, ids
+
+
+@pytest.mark.parametrize("kind", ["embedding", "distributed"])
+@pytest.mark.parametrize("way", ["export", "archive", "saved_model", "wrapped"])
+def test_subclassed_model_is_exported(kind, way, tmp_path):
+    model, ids = subclassed(kind)
+    signature = [tf.TensorSpec([None, 2], tf.int64)]
+    if way in ("export", "archive") and not hasattr(model, "export"):
+        pytest.skip("this Keras exports no models")
+    if way == "export" and keras_variants.IS_KERAS_3:
+        model.export(str(tmp_path), verbose=False, input_signature=signature)
+    elif way == "export":
+        model.export(str(tmp_path))
+    elif way == "archive":
+        with tfs.keras.for_serving(model):
+            archive = tf.keras.export.ExportArchive()
+            archive.track(model)
+            archive.add_endpoint("serve", model.call, input_signature=signature)
+            archive.write_out(str(tmp_path))
+    else:
+        if way == "wrapped":
+            inputs = tf.keras.Input([2], dtype="int64")
+            model = tf.keras.Model(inputs, model(inputs))
+        serve = tf.function(lambda ids: {"y": model(ids)}, input_signature=signature)
+        with tfs.keras.for_serving(model):
+            tf.saved_model.save(model, str(tmp_path), signatures=serve)
+    serve = tf.saved_model.load(str(tmp_path)).signatures["serving_default"]
+    (name,) = serve.structured_input_signature[1]
+    (served,) = serve(**{name: ids}).values()
+    np.testing.assert_allclose(served, model(ids), rtol=1e-6)
+
+
+needs_keras_3 = pytest.mark.skipif(
+    not keras_variants.IS_KERAS_3, reason="this Keras knows the dtype of ids"
+)
+
+
+@needs_keras_3
+def test_export_with_ids_that_keras_takes_for_floats_says_so(caplog, tmp_path):
+    model, _ = subclassed("embedding")
+    model.export(str(tmp_path), verbose=False)
+    assert "traced as float32, which rounds large ids" in caplog.text
+    serve = tf.saved_model.load(str(tmp_path)).signatures["serving_default"]
+    (served,) = serve(tf.constant([[5.0, 6.0]])).values()
+    np.testing.assert_allclose(served, model(tf.constant([[5, 6]])), rtol=1e-6)
+
+
+@needs_keras_3
+def test_saving_for_serving_without_copies_is_refused_in_a_sentence(tmp_path):
+    model, _ = subclassed("embedding")
+    with pytest.raises(ValueError, match=r"within `with tfs\.keras\.for_serving"):
+        tf.saved_model.save(model, str(tmp_path))
+
+
 def test_empty_table_is_exported(tmp_path):
     layer = tfs.keras.Embedding(Dynamic(9), 4)
     model = tf.keras.Sequential([tf.keras.layers.Input((), dtype="int64"), layer])

@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 import tf_syncrep as tfs
+from tf_syncrep.python.keras.embedding import embedding
 
 ROWS, DIMENSIONS = 100, 8
 IDS = np.array([[3, 7, 3], [0, 99, 42]])
@@ -179,6 +180,27 @@ def test_ids_that_a_float_cannot_name_are_refused(shards):
         tf.keras.Sequential([layer])(tf.constant([[1, 2**24]]))  # Makes them float32.
 
 
+@pytest.mark.skipif(
+    not keras_variants.IS_KERAS_3, reason="this Keras knows the dtype of ids"
+)
+def test_subclassed_model_of_more_ids_than_a_float_can_name_is_saved(tmp_path):
+    class Model(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.table = tfs.keras.Embedding(2**24 + 2, 1, dtype="float16")
+
+        def call(self, ids):
+            return self.table(ids)
+
+    model = Model()
+    ids = tf.constant([2**24 + 1])
+    expected = model(ids)
+    serve = tf.function(model, input_signature=[tf.TensorSpec([None], tf.int32)])
+    tf.saved_model.save(model, str(tmp_path), signatures=serve)
+    served = tf.saved_model.load(str(tmp_path)).signatures["serving_default"](ids)
+    np.testing.assert_array_equal(served["output_0"], expected)
+
+
 @pytest.mark.parametrize("shards", [1, 3, 1000])
 def test_table_in_parts_is_the_same_layer(shards, tmp_path):
     whole = make_layer(tfs.keras.Embedding, mask_zero=True)
@@ -320,6 +342,123 @@ def test_weights_of_models_do_not_tell_of_parts():
 def test_number_of_parts_is_a_number(shards):
     with pytest.raises(ValueError, match="whole number of at least 1"):
         tfs.keras.Embedding(ROWS, DIMENSIONS, shards=shards)
+
+
+def mean_of_squares(table):
+    return tf.reduce_mean(tf.square(tf.convert_to_tensor(table)))
+
+
+class MeanOfSquares(tf.keras.regularizers.L2):
+    """It derives from a sum, and is none."""
+
+    def __call__(self, x):
+        return mean_of_squares(x)
+
+
+class SumOfCubes(tf.keras.regularizers.Regularizer):
+    sums_over_elements = True
+
+    def __call__(self, x):
+        return tf.reduce_sum(tf.abs(tf.convert_to_tensor(x)) ** 3)
+
+
+@pytest.mark.parametrize(
+    ("regularizer", "num_parts"),
+    [
+        (tf.keras.regularizers.OrthogonalRegularizer(0.1), 1),
+        (mean_of_squares, 1),
+        (MeanOfSquares(), 1),
+        ("l1", 3),
+        (tf.keras.regularizers.L2(0.1), 3),
+        (tf.keras.regularizers.L1L2(0.1, 0.2), 3),
+        (SumOfCubes(), 3),
+    ],
+)
+def test_penalty_is_that_of_the_whole_table(regularizer, num_parts, monkeypatch):
+    monkeypatch.setattr(embedding, "_MIN_PART_BYTES", 4)
+    monkeypatch.setattr(embedding, "num_parts", lambda: 3)
+    monkeypatch.setattr(embedding.compat, "IS_KERAS_3", True)  # which makes parts
+    whole, parted = (
+        make_layer(cls, embeddings_regularizer=regularizer)
+        for cls in (tf.keras.layers.Embedding, tfs.keras.Embedding)
+    )
+    assert len(parted.trainable_variables) == num_parts
+    expected = float(tf.add_n(whole.losses))
+    assert float(tf.add_n(parted.losses)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_parts_are_refused_to_a_regularizer_of_the_whole_table():
+    layer = tfs.keras.Embedding(
+        ROWS, DIMENSIONS, shards=2, embeddings_regularizer=mean_of_squares
+    )
+    with pytest.raises(ValueError, match="no embeddings_regularizer of all of it: use"):
+        layer.build((None,))
+
+
+@pytest.mark.parametrize("name", ["embeddings", "nothing"])
+def test_what_a_layer_lacks_before_it_is_built_is_said_as_keras_says_it(name):
+    messages = []
+    for cls in (tf.keras.layers.Embedding, tfs.keras.Embedding):
+        with pytest.raises(AttributeError) as error:
+            getattr(cls(ROWS, DIMENSIONS), name)
+        messages.append(str(error.value))
+    assert messages[0] == messages[1]
+
+
+@pytest.mark.parametrize("grows", [False, True])
+def test_tables_of_a_layer_that_is_not_built_are_refused_in_a_sentence(grows):
+    size = tfs.keras.Dynamic(9) if grows else 9
+    table = tfs.keras.TableConfig("items", size, 2)
+    layer = tfs.keras.DistributedEmbedding(tfs.keras.FeatureConfig("f", table))
+    values = ([1], [[1.0, 2.0]]) if grows else np.ones([9, 2])
+    for use in (
+        layer.get_embedding_tables,
+        lambda: layer.set_embedding_tables({"items": values}),
+    ):
+        with pytest.raises(ValueError, match="made when their layer is built"):
+            use()
+
+
+@pytest.mark.parametrize(
+    ("shards", "make", "said"),
+    [
+        (2, lambda: tf.keras.optimizers.SGD(1.0, clipnorm=0.1), "clipnorm=0.1 of SGD"),
+        (2, lambda: tfs.keras.AdamAsync(clipnorm=2.0), "clipnorm=2.0 of AdamAsync"),
+        (
+            2,
+            lambda: tfs.keras.SyncReplicas(tfs.keras.AdamAsync(clipnorm=2.0), 1),
+            "clipnorm=2.0 of AdamAsync",
+        ),
+        (2, lambda: tf.keras.optimizers.Adafactor(), "Adafactor"),
+        (1, lambda: tf.keras.optimizers.SGD(1.0, clipnorm=0.1), None),
+        (2, lambda: tf.keras.optimizers.SGD(1.0, global_clipnorm=0.1), None),
+    ],
+)
+def test_clipping_of_parts_by_themselves_is_told_once(shards, make, said, caplog):
+    layer = make_layer(tfs.keras.Embedding, shards=shards, name="words")
+    optimizer = make()
+    for _ in range(2):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(layer(tf.constant(IDS)) ** 2)
+        variables = layer.trainable_variables
+        natives = [keras_variants.native(x) for x in variables]
+        gradients = tape.gradient(loss, natives)
+        optimizer.apply_gradients(zip(gradients, variables, strict=True))
+    told = [x for x in caplog.messages if "looks at each variable by itself" in x]
+    assert [x.split(" looks")[0] for x in told] == ([said] if said else [])
+
+
+def test_clipping_of_stacked_tables_by_themselves_is_told(caplog):
+    layer = tfs.keras.DistributedEmbedding(
+        [
+            tfs.keras.FeatureConfig(name, tfs.keras.TableConfig(name, 9, 4))
+            for name in ("users", "films")
+        ]
+    )
+    layer.build()
+    optimizer = tf.keras.optimizers.SGD(1.0, clipnorm=0.1)
+    optimizer.build(layer.trainable_variables)
+    assert "tables ['films', 'users'] are not in one variable each" in caplog.text
 
 
 def test_what_needs_the_table_whole_is_refused_for_parts():

@@ -91,6 +91,7 @@ NAMES_OF_KERAS_3 = {
     ],
     "model": [
         "_compile_loss",
+        "_default_save_signature",
         "_flatten_layers",
         "_flatten_metrics_in_order",
         "_loss_tracker",

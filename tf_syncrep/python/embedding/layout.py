@@ -31,6 +31,7 @@ class Table:
         grows: whether rows are found by keys, and made when they are needed.
         optimizer: what makes the table's own optimizer; None if the model's optimizer
             trains the table. Only tables for which this is equal are stacked.
+        trainable: whether it trains. Only tables for which this is equal are stacked.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Table:
     dtype: str = "float32"
     grows: bool = False
     optimizer: Hashable = None
+    trainable: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +80,7 @@ class Slab:
         self.width = tables[0].width
         self.dtype = tables[0].dtype
         self.optimizer = tables[0].optimizer
+        self.trainable = tables[0].trainable
         self.num_rows = 0
         self._first_rows: dict[str, int] = {}
         for table in self.tables:
@@ -134,6 +137,7 @@ class DynamicSlab:
         self.width = tables[0].width
         self.dtype = tables[0].dtype
         self.optimizer = tables[0].optimizer
+        self.trainable = tables[0].trainable
         self._first_rows: dict[str, int] = {}
         self.num_rows = 0
         for table in self.tables:
@@ -176,9 +180,10 @@ def stack(
     Args:
         tables: the tables.
         num_parts: how many parts each slab has.
-        stacking: `"auto"` to stack all tables of one width, dtype and optimizer; None
-            to stack none; or the names of tables to stack: a list of lists, or one
-            list. Tables that are not named are slabs by themselves.
+        stacking: `"auto"` to stack all tables of one width, dtype and optimizer, those
+            that do not train by themselves; None to stack none; or the names of tables
+            to stack: a list of lists, or one list. Tables that are not named are slabs
+            by themselves.
 
     Returns:
         The slabs, in the order of their first tables.
@@ -186,7 +191,7 @@ def stack(
     Raises:
         ValueError: two tables have the same name; or `stacking` is none of these, names
             something that is not a table, names a table twice, or stacks tables of
-            different width, dtype or optimizer.
+            different width, dtype or optimizer, or tables that train and others.
     """
     tables = list(tables)
     by_name = {table.name: table for table in tables}
@@ -242,6 +247,12 @@ def _groups(by_name, stacking):
                 "Tables that are stacked must have one optimizer. Received: "
                 f"{list(names)} of {sorted(str(x or 'the model') for x in optimizers)}"
             )
+        trained = [name for name in names if by_name[name].trainable]
+        if trained and len(trained) < len(names):
+            raise ValueError(
+                "Tables that are stacked must all be trainable, or none of them. "
+                f"Received: {list(names)}, of which {trained} are"
+            )
         growing = [name for name in names if by_name[name].grows]
         if growing and len(growing) < len(names):
             raise ValueError(
@@ -252,4 +263,4 @@ def _groups(by_name, stacking):
 
 
 def _kind(table):
-    return table.width, table.dtype, table.grows, table.optimizer
+    return table.width, table.dtype, table.grows, table.optimizer, table.trainable

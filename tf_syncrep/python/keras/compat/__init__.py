@@ -38,6 +38,10 @@ from tf_syncrep.python.keras.compat.native import (
     native,
     variables_at_once,
 )
+from tf_syncrep.python.keras.compat.saving import (
+    has_default_ids,
+    note_default_signatures,
+)
 from tf_syncrep.python.keras.compat.schedules import schedule_of
 from tf_syncrep.python.keras.compat.stock_files import (
     holds_numbered_slots,
@@ -69,11 +73,13 @@ __all__ = [
     "compiled_by_xla",
     "finalize_variable_values",
     "forget",
+    "has_default_ids",
     "holds_numbered_slots",
     "holds_values_of",
     "in_stateless_scope",
     "isolate_workers",
     "native",
+    "note_default_signatures",
     "saved_as_stock",
     "schedule_of",
     "track",

@@ -45,7 +45,12 @@ if IS_KERAS_3:
         ],
         tf.keras.callbacks.BackupAndRestore: ["_initial_epoch"],
         tf.keras.layers.Layer: ["_seed_generators"],
-        tf.keras.Model: ["_compile_loss", "_initial_epoch", "_loss_tracker"],
+        tf.keras.Model: [
+            "_compile_loss",
+            "_default_save_signature",
+            "_initial_epoch",
+            "_loss_tracker",
+        ],
     }
 else:
     _NAMES |= {

@@ -53,6 +53,8 @@ class TableConfig:
             `"sqrtn"`, all of them weighted if there are weights; None gives one vector
             for each id.
         placement: `"auto"` or `"default_device"`; the strategy places the variables.
+        trainable: whether the table trains. If not, its vectors stay as they are, it
+            has no slots, and if it could grow, no id gets or loses a row.
 
     Raises:
         ValueError: an argument has another value than these.
@@ -65,6 +67,7 @@ class TableConfig:
     optimizer: Any = None
     combiner: str | None = "mean"
     placement: str = "auto"
+    trainable: bool = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -92,6 +95,12 @@ class TableConfig:
                 f"{table}: placement must be 'auto' or 'default_device': there are no "
                 f"other places here. Received: placement={self.placement!r}"
             )
+        self.trainable = as_python(self.trainable)
+        if not isinstance(self.trainable, bool):
+            raise ValueError(
+                f"{table}: trainable must be True or False. Received: "
+                f"trainable={self.trainable!r}"
+            )
         self.initializer = tf.keras.initializers.get(self.initializer)
         if isinstance(self.vocabulary_size, Dynamic):
             if self.optimizer is not None and not isinstance(self.optimizer, str):
@@ -113,6 +122,7 @@ class TableConfig:
             "optimizer": _as_json(self.optimizer),
             "combiner": self.combiner,
             "placement": self.placement,
+            "trainable": self.trainable,
         }
 
     @classmethod

@@ -23,6 +23,7 @@ from tf_syncrep.python.keras.embedding.ids import (
     as_integers,
     as_keys,
     refuse_strings,
+    warn_of_narrow_inputs,
 )
 from tf_syncrep.python.keras.embedding.tracking import track, track_dynamic
 from tf_syncrep.python.keras.embedding.weights import reduced
@@ -30,7 +31,7 @@ from tf_syncrep.python.keras.optimizers.own_optimizers import (
     OwnOptimizer,
     refuse_other_optimizers,
 )
-from tf_syncrep.python.keras.tables import saved_layout
+from tf_syncrep.python.keras.tables import misfits, saved_layout
 from tf_syncrep.python.keras.tables.dynamic import Dynamic, row_initializer
 from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
 from tf_syncrep.python.keras.tables.setting import being_set
@@ -132,9 +133,9 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
     Args:
         feature_configs: a `tfs.keras.FeatureConfig`, or a nested structure of them;
             those of keras_rs are accepted, too. Features may share a table.
-        table_stacking: `"auto"` to stack all tables of one width and one optimizer;
-            None to stack none; or the names of the tables to stack, in a list or a list
-            of lists.
+        table_stacking: `"auto"` to stack all tables of one width and one optimizer, and
+            those that do not train by themselves; None to stack none; or the names of
+            the tables to stack, in a list or a list of lists.
         transfer_dtype: the dtype in which rows and their gradients travel, `"bfloat16"`
             or `"float16"`; None for the dtype of the variables. Sums and slots keep
             their dtype.
@@ -222,7 +223,15 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
                 size, grows = size.max_rows, True
             own = self._features.own_optimizers.get(table.name)
             tables.append(
-                layout.Table(table.name, size, table.embedding_dim, dtype, grows, own)
+                layout.Table(
+                    table.name,
+                    size,
+                    table.embedding_dim,
+                    dtype,
+                    grows,
+                    own,
+                    table.trainable,
+                )
             )
         slabs = layout.stack(tables, num_parts, self._table_stacking)
         return (
@@ -264,9 +273,11 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
         """Checks the inputs before Keras does, whose errors would be misleading."""
         ids = self._features.flatten(inputs, "inputs")
         for config, of_feature in zip(self._features.flat, ids, strict=True):
-            grows = config.table.name in self._growing.by_name
-            if hasattr(of_feature, "dtype") and not grows:
-                refuse_strings(of_feature, f"feature {config.name!r}")
+            feature = f"feature {config.name!r}"
+            if config.table.name in self._growing.by_name:
+                warn_of_narrow_inputs(of_feature, feature)
+            elif hasattr(of_feature, "dtype"):
+                refuse_strings(of_feature, feature)
         return super().__call__(inputs, *args, **kwargs)
 
     def call(self, inputs: Any, weights: Any = None, training: Any = None) -> Any:
@@ -288,8 +299,9 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
         if weights is not None:
             all_weights = self._features.flatten(weights, "weights")
         by_name = {**self._tables.by_name, **self._growing.by_name}
+        served = self._growing.served is not None
         asked = [
-            _asked(config, by_name[config.table.name], *of_feature)
+            _asked(config, by_name[config.table.name], served, *of_feature)
             for config, *of_feature in zip(
                 self._features.flat, ids, all_weights, strict=True
             )
@@ -360,17 +372,25 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
     def load_own_variables(self, store: Any) -> None:
         """Loads tables that were saved by name; called by Keras."""
         saved = set(store.keys())
-        missing = [name for name in self._tables.by_name if key_of(name) not in saved]
-        if missing:
-            raise ValueError(
-                f"Layer {self.name!r} must be loaded from a file with its tables. "
-                f"Missing: {missing}"
-            )
+
+        def check(name):
+            if key_of(name) not in saved:
+                raise ValueError(
+                    f"Layer {self.name!r} must be loaded from a file with its tables. "
+                    f"Missing: {name!r}"
+                )
+            self._tables.check_shape(name, store[key_of(name)])
+
+        fitting = [
+            name
+            for name in self._tables.by_name
+            if misfits.fits(check, self._tables, name)
+        ]
         if _LAYOUT in saved:
             self._check_layout(store)
         # This comes first, since it may refuse the file before anything is written.
         dynamic_files.load(self._growing, store, key_of, self.name)
-        for name in self._tables.by_name:
+        for name in fitting:
             self._tables.write(name, store[key_of(name)][...])
 
     def _check_layout(self, store: Any) -> None:
@@ -466,7 +486,7 @@ def _check_rank(x, what):
         )
 
 
-def _asked(config, table, ids, weights):
+def _asked(config, table, served, ids, weights):
     """Returns the lookup of a feature in its table."""
     combiner = config.table.combiner
     feature = f"feature {config.name!r}"
@@ -485,7 +505,7 @@ def _asked(config, table, ids, weights):
         if combiner is not None and ids.shape.rank == 1:
             ids = tf.expand_dims(ids, -1)
     if table.grows:
-        ids = as_keys(ids, feature)
+        ids = as_keys(ids, feature, served)
     else:
         ids = as_integers(ids, feature, table.vocabulary_size)
     if weights is not None:

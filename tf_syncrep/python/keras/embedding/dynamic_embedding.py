@@ -10,7 +10,10 @@ from tf_syncrep.python.embedding import layout, lookup
 from tf_syncrep.python.keras.embedding import dynamic_files
 from tf_syncrep.python.keras.embedding.config import size_as_json, size_from_json
 from tf_syncrep.python.keras.embedding.growing_layer import GrowingLayer
-from tf_syncrep.python.keras.embedding.ids import as_keys
+from tf_syncrep.python.keras.embedding.ids import (
+    as_keys,
+    warn_of_narrow_inputs,
+)
 from tf_syncrep.python.keras.embedding.tracking import track_dynamic
 from tf_syncrep.python.keras.embedding.weights import reduced
 from tf_syncrep.python.keras.tables.dynamic import Dynamic, row_initializer
@@ -84,6 +87,11 @@ class DynamicEmbedding(GrowingLayer, tf.keras.layers.Layer):
         track_dynamic(self, self._growing)
         self.built = True
 
+    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Looks at the ids before Keras makes tensors of them."""
+        warn_of_narrow_inputs(inputs, f"layer {self.name!r}")
+        return super().__call__(inputs, *args, **kwargs)
+
     def call(self, inputs: Any, training: Any = None) -> Any:
         """Looks ids up.
 
@@ -98,7 +106,8 @@ class DynamicEmbedding(GrowingLayer, tf.keras.layers.Layer):
             return inputs.with_flat_values(self.call(inputs.flat_values, training))
         inputs = tf.convert_to_tensor(inputs)
         self._refuse_masked_strings(inputs)
-        ids = as_keys(inputs, f"layer {self.name!r}")
+        served = self._growing.served is not None
+        ids = as_keys(inputs, f"layer {self.name!r}", served)
         asked = [lookup.Feature(self.name, self._growing.by_name[self.name], ids)]
         (vectors,) = self._growing.look_up(asked, bool(training))
         return tf.cast(vectors, self.compute_dtype)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.tables import saved_layout
+from tf_syncrep.python.keras.tables import misfits, saved_layout
 from tf_syncrep.python.keras.tables.dynamic_tables import RESTS, DynamicTables, Rows
 from tf_syncrep.python.keras.tables.row_slots import all_row_slots
 from tf_syncrep.python.keras.tables.trainers import trainers_of
@@ -70,23 +70,22 @@ def load(tables: DynamicTables, store: Any, key_of: KeyOf, layer: str) -> None:
     if not tables.by_name:
         return
     saved = set(store.keys())
-    missing = [
-        name
-        for name in tables.by_name
-        if any(key_of(name) + kind not in saved for kind in ("", *_KINDS))
-    ]
-    if missing:
-        raise ValueError(
-            f"Layer {layer!r} must be loaded from a file with its tables, those that "
-            f"grow with their keys. Missing: {missing}"
-        )
     by_name: dict[str, tuple[Rows, Any]] = {}
-    for name in tables.by_name:
+
+    def read(name):
         key = key_of(name)
+        if any(key + kind not in saved for kind in ("", *_KINDS)):
+            raise ValueError(
+                f"Layer {layer!r} must be loaded from a file with its tables, those "
+                f"that grow with their keys. Missing: {name!r}"
+            )
         rows = Rows(*(np.asarray(store[key + kind][...]) for kind in _KINDS))
         vectors = np.asarray(store[key][...])
         tables.checked(name, (rows.keys, vectors))
         by_name[name] = rows, vectors
+
+    for name in tables.by_name:
+        misfits.fits(read, tables, name)
     if compat.holds_numbered_slots(store):
         saved_as = bytes(np.asarray(store[_LAYOUT][...])).decode()
         layout = saved_layout.as_json(tables.slabs)

@@ -33,6 +33,8 @@ _OF_FIXED_TABLES = (
     "quantization_config",
     "input_length",
 )
+# The penalties of these are sums over elements, and so those of parts add up.
+_SUMS = [getattr(tf.keras.regularizers, name) for name in ("L1", "L2", "L1L2")]
 # The name of the table, and of its variable if there is only one.
 _NAME = "embeddings"
 
@@ -64,8 +66,9 @@ class Embedding(tf.keras.layers.Embedding):
         shards: the number of parts of the table, whose rows take turns; 1 for one
             variable. By default, under ParameterServerStrategy with Keras 3, each
             parameter server has a part, as long as each part has at least 256 KiB. In
-            all other cases, and if LoRA, quantisation or a constraint need the whole
-            table, there is one variable.
+            all other cases, and if LoRA, quantisation, a constraint or a regularizer
+            need the whole table, there is one variable. A regularizer does, unless it
+            is L1, L2 or both, or has an attribute `sums_over_elements` that is true.
         **kwargs: arguments of the base class.
 
     Raises:
@@ -150,6 +153,8 @@ class Embedding(tf.keras.layers.Embedding):
             for name in ("lora_rank", "quantization_mode", "embeddings_constraint")
             if getattr(self, name, None)
         ]
+        if not _adds_up(self.embeddings_regularizer):
+            whole.append("embeddings_regularizer of all of it")
         if self._shards is not None:
             if self._shards > 1 and whole:
                 raise ValueError(
@@ -171,9 +176,8 @@ class Embedding(tf.keras.layers.Embedding):
         # variable, which Keras 3's `embeddings` returns.
         found = self.__dict__.get("_tables")
         if name != compat.NAME_OF_EMBEDDINGS or found is None:
-            raise AttributeError(
-                f"{type(self).__name__!r} object has no attribute {name!r}"
-            )
+            # This raises the error again, which may be that of a property.
+            return super().__getattribute__(name)
         return found.as_tensor(found.slabs[0])
 
     def call(self, inputs: Any) -> Any:
@@ -242,6 +246,16 @@ class Embedding(tf.keras.layers.Embedding):
             # Pickle would look for the class in `keras.layers`, its `__module__`.
             return _embedding, state
         return made_again, (type(self), *state)
+
+
+def _adds_up(regularizer: Any) -> bool:
+    """Returns whether penalties of the parts of a table add up to that of the table."""
+    return (
+        regularizer is None
+        or getattr(regularizer, "sums_over_elements", False)
+        # A class that derives from them may compute something else.
+        or any(type(regularizer).__call__ is kind.__call__ for kind in _SUMS)
+    )
 
 
 def _embedding(*state: Any) -> Embedding:

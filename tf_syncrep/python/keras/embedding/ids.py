@@ -3,6 +3,9 @@
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
+
+from tf_syncrep.python.keras import compat
 
 # The largest numbers up to which a dtype holds every integer exactly.
 _MOST_INTEGERS = {
@@ -41,11 +44,12 @@ def as_integers(ids: tf.Tensor, of: str, vocabulary_size: int) -> tf.Tensor:
         return ids
     refuse_strings(ids, of)
     most = _MOST_INTEGERS.get(ids.dtype)
-    if most is not None and vocabulary_size > most:
+    if most is not None and vocabulary_size > most and not compat.has_default_ids():
         raise ValueError(
             f"Ids of {of} must be int32 or int64: {ids.dtype.name} is rounded beyond "
             f"{most:,}, and there are {vocabulary_size:,} ids. (A Sequential model "
-            "without an Input of that dtype casts them to float32.) Received: ids of "
+            "without an Input of that dtype casts them to float32, and so does the "
+            "export of a subclassed model without input_signature.) Received: ids of "
             f"dtype {ids.dtype.name}"
         )
     # Wider integers would wrap around, and other ids would become valid ones.
@@ -54,12 +58,37 @@ def as_integers(ids: tf.Tensor, of: str, vocabulary_size: int) -> tf.Tensor:
     return tf.cast(ids, tf.int32 if fits else tf.int64)
 
 
-def as_keys(ids: tf.Tensor, of: str) -> tf.Tensor:
+def warn_of_narrow_inputs(ids: Any, of: str) -> None:
+    """Warns of an `Input` to which Keras casts wider ids, so that they wrap around.
+
+    Args:
+        ids: ids of a table that grows: tensors, or a Keras tensor of a model.
+        of: the owner of the ids, for the warning.
+    """
+    try:
+        is_of_model = tf.keras.backend.is_keras_tensor(ids)
+    except ValueError:  # Keras 2 refuses what is no tensor.
+        is_of_model = False
+    dtype = tf.as_dtype(ids.dtype) if is_of_model else tf.int64
+    if dtype.is_integer and dtype.size < 8:
+        logging.warning(
+            "Ids of %s come by an Input of %s, to which Keras casts wider ids without "
+            "an error: they become other ids, and the table grows with these. Make the "
+            "Input with dtype='int64'.",
+            of,
+            dtype.name,
+        )
+
+
+def as_keys(ids: tf.Tensor, of: str, served: bool) -> tf.Tensor:
     """Converts ids into keys of a table that grows.
 
     Args:
         ids: the ids; strings become their 64-bit fingerprints.
         of: the owner of the ids, for the error.
+        served: whether keys are looked up in a copy of the table for serving. There
+            floats are taken, as Keras 3 exports a subclassed model with float32 if it
+            is not told another signature.
 
     Returns:
         The keys, int32 or int64, of the same shape.
@@ -69,6 +98,15 @@ def as_keys(ids: tf.Tensor, of: str) -> tf.Tensor:
     """
     if ids.dtype == tf.string:
         return string_keys(ids)
+    if ids.dtype.is_floating and (served or compat.has_default_ids()):
+        if not compat.has_default_ids():
+            logging.warning(
+                "Ids of %s are traced as %s, which rounds large ids. Give the model's "
+                "export an input_signature with integers or strings.",
+                of,
+                ids.dtype.name,
+            )
+        return tf.cast(ids, tf.int64)
     if not ids.dtype.is_integer:
         raise ValueError(
             f"Ids of {of} must be integers or strings, as its table grows. (A "

@@ -51,6 +51,7 @@ def for_serving(model: Any) -> Iterator[None]:
 
 def export_for_serving() -> None:
     """Makes Keras' `model.export`, if there is one, use `for_serving`."""
+    compat.note_default_signatures()
     if hasattr(tf.keras.Model, "export"):
         tf.keras.Model.export = _for_serving(tf.keras.Model.export)
 

@@ -11,7 +11,11 @@ from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.embedding.growing_layer import GrowingLayer
 from tf_syncrep.python.keras.parts import optimizers_of
 from tf_syncrep.python.keras.tables.maintenance import maintenance_of, steps_between
-from tf_syncrep.python.keras.tables.table_stats import counters_of, sizes_of
+from tf_syncrep.python.keras.tables.table_stats import (
+    counters_of,
+    keys_from_nan,
+    sizes_of,
+)
 
 # The counters of which the logs of an epoch have how much they have grown in it.
 _COUNTED = ("without_row", "admitted", "evicted")
@@ -26,8 +30,8 @@ class TableUpkeep(tf.keras.callbacks.Callback):
     steps of the epoch `without_row/<table>`, how often they looked up a key without a
     row, `admitted/<table>` and `evicted/<table>`, how many keys got or lost a row.
 
-    It warns of each table once: if it refuses keys, and if no training step of an epoch
-    has looked up in it, so that it stays empty.
+    It warns of each table once: if it refuses keys, if no training step of an epoch has
+    looked up in it, so that it stays empty, and if it has the key that NaN is cast to.
     """
 
     # Keras 2 refuses callbacks that look at batches in the strategy's scope without it.
@@ -48,6 +52,7 @@ class TableUpkeep(tf.keras.callbacks.Callback):
         self._refused: dict[str, int] = {}  # before this training
         self._are_full: set[str] = set()
         self._are_empty: set[str] = set()
+        self._have_nan: set[str] = set()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Begins to count batches anew."""
@@ -91,6 +96,7 @@ class TableUpkeep(tf.keras.callbacks.Callback):
         self._warn_of_full(stats)
         if self._last_batch >= 0:
             self._warn_of_empty(stats)
+            self._warn_of_nan()
         for name, counts in stats.items() if logs is not None else ():
             before = self._before.get(name, {})
             logs[f"rows/{name}"] = counts["rows"]
@@ -155,6 +161,18 @@ class TableUpkeep(tf.keras.callbacks.Callback):
                     "to the layer; a `train_step` of your own must call the model with "
                     "training=True.",
                     name,
+                )
+
+    def _warn_of_nan(self) -> None:
+        for name, key in keys_from_nan(self.model).items():
+            if name not in self._have_nan:
+                self._have_nan.add(name)
+                logging.warning(
+                    "Table %r has a row of id %d, which is what NaN becomes if it is "
+                    "cast to an integer: all missing values share that row. If the "
+                    "data have any, say which id they are to have.",
+                    name,
+                    key,
                 )
 
 

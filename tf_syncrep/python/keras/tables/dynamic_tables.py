@@ -18,11 +18,13 @@ from tf_syncrep.python.keras.tables.row_slots import RowSlot, all_row_slots
 from tf_syncrep.python.keras.tables.setting import being_set, keep
 from tf_syncrep.python.keras.tables.stacked_tables import (
     CHUNK_BYTES,
+    PartsBySlab,
     StackedTables,
     note_made,
 )
 from tf_syncrep.python.keras.tables.trainers import note_trainers, trainers_of
 from tf_syncrep.python.keras.tables.variables import CASTING, part_name
+from tf_syncrep.python.keras.tables.whole_variables import warn_of_whole_variables
 from tf_syncrep.python.ops import table_ops
 
 # The numbers that `table_stats` returns for each table of a part.
@@ -81,12 +83,20 @@ class DynamicTables(StackedTables):
         """Makes nothing yet."""
         super().__init__(slabs, named_by_layer)
         self.sizes = dict(sizes)
-        self._vectors: dict[str, list[Any]] = {}
+        self._vectors = PartsBySlab()
         self._keys: dict[str, list[Any]] = {}
         self._uses: dict[str, list[Any]] = {}
         self._indices: dict[str, list[Any]] = {}
         # The copies that stand in for the tables while a model is traced for serving.
         self.served: dict[str, ServedTable] | None = None
+
+    def sizes_in_training(self) -> dict[str, Dynamic]:
+        """Returns the settings of the tables that train, by name."""
+        return {
+            name: size
+            for name, size in self.sizes.items()
+            if self.by_name[name].trainable
+        }
 
     def make(
         self,
@@ -106,6 +116,7 @@ class DynamicTables(StackedTables):
             for slab in self.slabs:
                 self._make_slab(slab, add_weight, initializers)
         note_made(self)
+        warn_of_whole_variables()
         note_trainers(self)
 
     def _make_slab(
@@ -215,6 +226,12 @@ class DynamicTables(StackedTables):
         """
         if self.served is not None:
             return [self.served[x.table.name].look_up(x) for x in features]
+        if features and compat.has_default_ids():
+            raise ValueError(
+                "Tables that grow are saved for serving as copies: save the model "
+                "within `with tfs.keras.for_serving(model):`. Received: tables "
+                f"{sorted({x.table.name for x in features})}"
+            )
 
         def look_up_in(slab, of_slab):
             if compat.compiled_by_xla():
@@ -227,7 +244,11 @@ class DynamicTables(StackedTables):
             if not self._vectors or compat.in_stateless_scope():
                 return dynamic_lookup.empty_vectors(slab, of_slab)
             return dynamic_lookup.look_up(
-                slab, self.parts(slab), of_slab, training, transfer_dtype
+                slab,
+                self.parts(slab),
+                of_slab,
+                training and slab.trainable,
+                transfer_dtype,
             )
 
         return look_up_by_slab(self.slabs, features, look_up_in)
@@ -336,6 +357,30 @@ class DynamicTables(StackedTables):
             total = np.sum([x.numpy() for x in of_parts], axis=0)
             for table, counts in zip(slab.tables, total, strict=True):
                 found[table.name] = dict(zip(COUNTERS, map(int, counts), strict=True))
+        return found
+
+    def holding(self, keys: Sequence[int]) -> dict[str, int]:
+        """Returns one of some keys for each table in which it has a row."""
+        found: dict[str, int] = {}
+        for slab in self.slabs:
+            num = len(slab.tables)
+            request = np.array([len(keys)] * num + [*keys] * num, np.int64)
+            for part in self.parts(slab):
+                with tf.device(part.vectors.device):
+                    rows, _ = table_ops.table_find(
+                        part.index,
+                        part.vectors.handle,
+                        part.keys.handle,
+                        part.uses.handle,
+                        request,
+                        shape=part.vectors.shape,
+                        dtype=part.vectors.dtype,
+                        insert=False,
+                    )
+                of_tables = rows.numpy().reshape(num, len(keys))
+                for table, of_table in zip(slab.tables, of_tables, strict=True):
+                    for key in np.asarray(keys)[of_table >= 0]:
+                        found[table.name] = int(key)
         return found
 
     def rows_of(self, name: str) -> Rows:
@@ -539,7 +584,7 @@ def _variable(add_weight, slab, part_number, kind, shape, dtype="int64"):
         shape=(slab.num_rows, *shape),
         dtype=dtype,
         initializer=_zeros,
-        trainable=not kind,
+        trainable=slab.trainable and not kind,
         **CASTING,
     )
 

@@ -103,7 +103,7 @@ class Maintenance:
         for x in self._tables:
             slots |= all_row_slots(optimizers, x)
         self._slots = slots
-        sizes = [size for x in self._tables for size in x.sizes.values()]
+        sizes = [size for x in self._tables for size in x.sizes_in_training().values()]
         #: How many steps there are from one maintenance to the next.
         self.every: int = steps_between(sizes)
         self._run = tf.function(
@@ -153,7 +153,7 @@ class Maintenance:
     def build(self, step: tf.Tensor) -> None:
         """Builds the ops that maintain the tables, each on the device of its part."""
         for tables in self._tables:
-            for slab in tables.slabs:
+            for slab in filter(lambda slab: slab.trainable, tables.slabs):
                 sizes = [tables.sizes[table.name] for table in slab.tables]
                 for part in tables.parts(slab):
                     slots = self._slots.get(id(part.vectors), [])
@@ -203,7 +203,9 @@ def maintenance_of_update(
 
 def _maintenance(variables, optimizers, trained_only=False):
     tables = tables_with(DynamicTables, variables, trained_only)
-    evicting = [x for x in tables if any(size.evicts for size in x.sizes.values())]
+    evicting = [
+        x for x in tables if any(size.evicts for size in x.sizes_in_training().values())
+    ]
     return Maintenance(evicting, optimizers) if evicting else None
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.optimizer_slots import are_rows, slots_by_variable
+from tf_syncrep.python.keras.tables import misfits
 from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables, Rows
 from tf_syncrep.python.keras.tables.stacked_tables import trained_by
 
@@ -84,7 +86,13 @@ def _load(optimizer, by_name, store):
     if not saved or keys != set(store.keys()):
         return False
     least: dict[int, tuple[Any, Any]] = {}
+    # All are checked before anything is written.
+    fitting = []
     for key, tables, name, slots in saved:
+        check = functools.partial(_check, store, key, tables, slots)
+        if misfits.fits(check, tables, name):
+            fitting.append((key, tables, name, slots))
+    for key, tables, name, slots in fitting:
         value = store[key][...]
         if _are_rows(tables, name, slots):
             if isinstance(tables, DynamicTables):
@@ -102,6 +110,21 @@ def _load(optimizer, by_name, store):
     for number, variable in enumerate(others):
         variable.assign(store[str(number)][...])
     return True
+
+
+def _check(store, key, tables, slots, name):
+    """Raises if a slot of a table in a file has not the shape of these."""
+    if not _are_rows(tables, name, slots):
+        return
+    if not isinstance(tables, DynamicTables):
+        tables.check_shape(name, store[key], slots)
+        return
+    shape = (*store[key + _KEYS].shape, *slots[0].shape[1:])
+    if tuple(store[key].shape) != shape:
+        raise ValueError(
+            f"Slots of table {name!r} must have shape {shape}. Received: slots of "
+            f"shape {tuple(store[key].shape)}"
+        )
 
 
 def _slots(optimizer, all_tables):

@@ -18,6 +18,16 @@ from tf_syncrep.python.keras import compat
 CHUNK_BYTES = 64 * 2**20
 
 
+class PartsBySlab(dict[str, list[Any]]):
+    """The variables of each slab by its name, once they are made."""
+
+    def __missing__(self, name: str) -> list[Any]:
+        raise ValueError(
+            "Tables are made when their layer is built: call the layer on ids, or its "
+            f"`build()`, before. Received: a layer that is not built, with {name!r}"
+        )
+
+
 class StackedTables:
     """Tables in slabs, whose parts are variables of a layer.
 
@@ -62,6 +72,11 @@ def note_made(tables: StackedTables) -> None:
     """Makes tables known here, once their variables are made."""
     if tables.slabs:
         _made.add(tables)
+
+
+def all_made() -> list[StackedTables]:
+    """Returns all tables whose variables are made."""
+    return list(_made)
 
 
 def tables_with(

@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+import tensorflow as tf
+
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.optimizer_slots import are_rows, slots_by_variable
 from tf_syncrep.python.keras.tables.dynamic import Dynamic
@@ -30,6 +32,12 @@ def counters_of(model: Any) -> dict[str, dict[str, int]]:
 def stats_of(model: Any) -> dict[str, dict[str, int]]:
     """Returns the counters of a model's tables that grow, with their rows' memory."""
     return _of_all(model, with_memory)
+
+
+def keys_from_nan(model: Any) -> dict[str, int]:
+    """Returns the key that a NaN may have become, for each table that has it."""
+    casts = (tf.int64.min, tf.int32.min)
+    return _of_all(model, lambda tables: tables.holding(casts))
 
 
 def _of_all(

@@ -14,10 +14,12 @@ from tf_syncrep.python.keras.tables.initial_values import initial_rows
 from tf_syncrep.python.keras.tables.setting import being_set, copies_of, keep
 from tf_syncrep.python.keras.tables.stacked_tables import (
     CHUNK_BYTES,
+    PartsBySlab,
     StackedTables,
     note_made,
 )
 from tf_syncrep.python.keras.tables.variables import CASTING, part_name
+from tf_syncrep.python.keras.tables.whole_variables import warn_of_whole_variables
 
 
 class Tables(StackedTables):
@@ -26,7 +28,7 @@ class Tables(StackedTables):
     def __init__(self, slabs: Sequence[layout.Slab], named_by_layer: bool = False):
         """Makes nothing yet."""
         super().__init__(slabs, named_by_layer)
-        self._parts: dict[str, list[Any]] = {}
+        self._parts = PartsBySlab()
 
     def make(
         self,
@@ -47,7 +49,7 @@ class Tables(StackedTables):
                     shape=(slab.part_rows(part_number), slab.width),
                     dtype=slab.dtype,
                     initializer=_initializer(slab, part_number, initializers),
-                    trainable=True,
+                    trainable=slab.trainable,
                     **CASTING,
                     **options,
                 )
@@ -60,6 +62,7 @@ class Tables(StackedTables):
                 parts.append(part)
             self._parts[slab.name] = parts
         note_made(self)
+        warn_of_whole_variables()
 
     def parts(self, slab: layout.Slab) -> list[tf.Variable]:
         """Returns the variables that hold a slab."""
@@ -160,9 +163,6 @@ class Tables(StackedTables):
         self, name: str, values: Any, slots: Sequence[tf.Variable] | None = None
     ) -> np.ndarray:
         """Checks values as `write` does, and leaves the table as it is."""
-        table = self.by_name[name]
-        (part, *_) = slots or self.parts(self._slab_of[name])
-        shape = (table.vocabulary_size, *part.shape[1:])
         try:
             array = np.asarray(values)
         except (TypeError, ValueError):  # of rows that differ in length
@@ -170,12 +170,21 @@ class Tables(StackedTables):
                 f"Values of table {name!r} must be an array. Received: "
                 f"{type(values).__name__}"
             ) from None
-        if array.shape != shape:
+        self.check_shape(name, array, slots)
+        return array
+
+    def check_shape(
+        self, name: str, values: Any, slots: Sequence[tf.Variable] | None = None
+    ) -> None:
+        """Does the same with an array that need not be in memory."""
+        table = self.by_name[name]
+        (part, *_) = slots or self.parts(self._slab_of[name])
+        shape = (table.vocabulary_size, *part.shape[1:])
+        if tuple(values.shape) != shape:
             raise ValueError(
                 f"Values of table {name!r} must have shape {shape}. Received: values "
-                f"of shape {array.shape}"
+                f"of shape {tuple(values.shape)}"
             )
-        return array
 
     def write_rows(
         self,
@@ -271,14 +280,15 @@ def _are_for_our_ops(parts, training):
 
     An exported model is traced without training and outside replicas, and is served by
     programs that may not have our ops. Neither XLA nor GPUs have them. In one process a
-    plain gather is as good if no gradient is asked for.
+    plain gather is as good if no gradient is asked for. Steps of a loop of one's own
+    may be scheduled without `strategy.run`, outside of replicas.
     """
     strategy = tf.distribute.get_strategy()
     is_replica = not tf.distribute.in_cross_replica_context()
     on_servers = isinstance(strategy, tf.distribute.ParameterServerStrategy)
     if not (training or (on_servers and is_replica)) or compat.compiled_by_xla():
         return False
-    if tf.distribute.has_strategy() and not is_replica:
+    if tf.distribute.has_strategy() and not (is_replica or on_servers):
         return False
     # Keras traces models with tensors in the place of variables to find shapes.
     are_variables = all(isinstance(part, tf.Variable) for part in parts)

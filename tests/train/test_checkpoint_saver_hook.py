@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import v1_checkpoint_models
+import v1_models
+import v1_optimizers
 from combinations import thinned
 from v1_checkpoint_models import ROWS, WIDTH, values
 
@@ -108,6 +110,36 @@ def test_full_one_is_what_a_saver_of_the_graph_restores(tmp_path, use_resource, 
             found = values(session)
     for name, value in expected.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+class Begins(tf1.train.SessionRunHook):
+    """Keeps the values with which a session begins."""
+
+    def after_create_session(self, session, coord):
+        self.values = values(session)
+
+
+@thinned(
+    "name, saved, restored, use_resource",
+    v1_optimizers.CASES,
+    [2, 3, None, 1],
+    [3, None, 2],
+    [False, True],
+)
+def test_it_restores_into_any_number_of_parts(
+    tmp_path, monkeypatch, name, saved, restored, use_resource
+):
+    make = v1_optimizers.CASES[name].make
+    monkeypatch.setitem(OPTIMIZERS, name, lambda: make(0.01))
+    expected, begins = {}, Begins()
+    for until, parts, seen in ((3, saved, []), (4, restored, [begins])):
+        hooks = [tfs.train.CheckpointSaverHook(tmp_path), *seen]
+        last = train(hooks, until, use_resource, parts=parts, optimizer=name)
+        expected = expected or v1_models.whole(last)
+    found = v1_models.whole(begins.values)
+    assert sorted(found) == sorted(expected)
+    for variable, value in expected.items():
+        np.testing.assert_array_equal(found[variable], value, err_msg=variable)
 
 
 class Savings(tf1.train.SessionRunHook):

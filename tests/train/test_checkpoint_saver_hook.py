@@ -16,6 +16,7 @@ from v1_checkpoint_models import ROWS, WIDTH, values
 import tf_syncrep as tfs
 from tf_syncrep.python.checkpoint import directory
 from tf_syncrep.python.checkpoint.session_calls import SessionCalls
+from tf_syncrep.python.sync import said_waits
 from tf_syncrep.python.train.checkpoint.contents import contents_of_graph
 
 tf1 = tf.compat.v1
@@ -452,6 +453,24 @@ def test_chief_with_another_folder_frees_what_a_lost_one_has_left(tmp_path):
             with pytest.raises(tf.errors.FailedPreconditionError, match="last one"):
                 calls.begin([str(tmp_path / "more")], "more", token)
         calls.cancel()
+
+
+def test_replica_says_that_it_waits_for_the_chief_to_restore(
+    tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(said_waits, "_FIRST_SECS", 0.0)
+    monkeypatch.setattr(said_waits, "_SECS", 0.05)
+
+    class Coordinator(tf1.train.Coordinator):
+        def should_stop(self):
+            return caplog.text.count("waits for the chief's hook") > 1
+
+    hook = tfs.train.CheckpointSaverHook(tmp_path, is_chief=False)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        build(True)
+        hook.begin()
+        hook.after_create_session(session, Coordinator())
+    assert f"restores the newest checkpoint in {tmp_path}" in caplog.text
 
 
 def test_restore_is_told_where_v1_tells_everything(tmp_path, caplog):

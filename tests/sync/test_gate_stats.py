@@ -7,6 +7,7 @@ from tf_syncrep.python.sync import gate_stats
 TASKS = ["/job:chief/replica:0/task:0", "/job:worker/replica:0/task:1"]
 GATE = {
     "generation": 2,
+    "closed": 0,
     "round": 9,
     "step": 7,
     "updates": 6,

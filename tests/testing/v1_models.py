@@ -1,5 +1,6 @@
 """Small models for tests of v1 optimizers, on each kind of variable."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,8 @@ import tensorflow as tf
 
 tf1 = tf.compat.v1
 
-# The arguments of `get_variable` for each kind. Nine rows have three parts.
+# The arguments of `get_variable` for each kind. Nine rows have three parts, unless a
+# model says otherwise.
 KINDS = {
     "ref": {"use_resource": False},
     "resource": {"use_resource": True},
@@ -43,15 +45,18 @@ class Model:
         vector: the variable.
     """
 
-    def __init__(self, kind: str, dtype: tf.DType = tf.float32):
+    def __init__(self, kind: str, dtype: tf.DType = tf.float32, parts: int = 3):
         """Builds the model in the current graph; `kind` is one of KINDS."""
+        options: dict[str, Any] = dict(KINDS[kind])
+        if "partitioner" in options:
+            options["partitioner"] = tf1.fixed_size_partitioner(parts)
         with devices.scope():
             table = tf1.get_variable(
                 "table",
                 TABLE.shape,
                 dtype,
                 initializer=initializer_of(TABLE),
-                **KINDS[kind],
+                **options,
             )
             self.vector = tf1.get_variable(
                 "vector",
@@ -84,6 +89,17 @@ def gradients(step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     rows = np.concatenate([random.integers(first_row, 9, 6), [8, 8, first_row]])
     row_grads = random.choice([0.5, 1.0, 1.5], [9, 4])
     return rows, row_grads, random.uniform(0.5, 1.0, 3)
+
+
+def whole(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Puts parts together: rows one after the other, and of scalars the least."""
+    found: dict[str, list[np.ndarray]] = {}
+    for name in sorted(values):
+        found.setdefault(re.sub(r"/part_\d+", "", name), []).append(values[name])
+    return {
+        name: np.concatenate(parts) if parts[0].shape else np.min(parts)
+        for name, parts in found.items()
+    }
 
 
 def initializer_of(value: np.ndarray) -> Callable[..., tf.Tensor]:

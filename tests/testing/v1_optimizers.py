@@ -150,9 +150,9 @@ def rate_of(step):
 class Trainer:
     """A model of v1_models and its training, in the current graph."""
 
-    def __init__(self, session, kind, dtype, make):
+    def __init__(self, session, kind, dtype, make, parts=3):
         self.session = session
-        self.model = v1_models.Model(kind, dtype)
+        self.model = v1_models.Model(kind, dtype, parts)
         self.rate = tf1.placeholder(tf.float64, [])
         self.optimizer = make(self.rate)
         self.train_op = self.optimizer.minimize(self.model.loss)

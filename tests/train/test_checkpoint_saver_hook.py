@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import v1_checkpoint_models
+import v1_models
+import v1_optimizers
 from combinations import thinned
 from v1_checkpoint_models import ROWS, WIDTH, values
 
 import tf_syncrep as tfs
 from tf_syncrep.python.checkpoint import directory
 from tf_syncrep.python.checkpoint.session_calls import SessionCalls
+from tf_syncrep.python.sync import said_waits
 from tf_syncrep.python.train.checkpoint.contents import contents_of_graph
 
 tf1 = tf.compat.v1
@@ -108,6 +111,36 @@ def test_full_one_is_what_a_saver_of_the_graph_restores(tmp_path, use_resource, 
             found = values(session)
     for name, value in expected.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+class Begins(tf1.train.SessionRunHook):
+    """Keeps the values with which a session begins."""
+
+    def after_create_session(self, session, coord):
+        self.values = values(session)
+
+
+@thinned(
+    "name, saved, restored, use_resource",
+    v1_optimizers.CASES,
+    [2, 3, None, 1],
+    [3, None, 2],
+    [False, True],
+)
+def test_it_restores_into_any_number_of_parts(
+    tmp_path, monkeypatch, name, saved, restored, use_resource
+):
+    make = v1_optimizers.CASES[name].make
+    monkeypatch.setitem(OPTIMIZERS, name, lambda: make(0.01))
+    expected, begins = {}, Begins()
+    for until, parts, seen in ((3, saved, []), (4, restored, [begins])):
+        hooks = [tfs.train.CheckpointSaverHook(tmp_path), *seen]
+        last = train(hooks, until, use_resource, parts=parts, optimizer=name)
+        expected = expected or v1_models.whole(last)
+    found = v1_models.whole(begins.values)
+    assert sorted(found) == sorted(expected)
+    for variable, value in expected.items():
+        np.testing.assert_array_equal(found[variable], value, err_msg=variable)
 
 
 class Savings(tf1.train.SessionRunHook):
@@ -420,6 +453,24 @@ def test_chief_with_another_folder_frees_what_a_lost_one_has_left(tmp_path):
             with pytest.raises(tf.errors.FailedPreconditionError, match="last one"):
                 calls.begin([str(tmp_path / "more")], "more", token)
         calls.cancel()
+
+
+def test_replica_says_that_it_waits_for_the_chief_to_restore(
+    tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(said_waits, "_FIRST_SECS", 0.0)
+    monkeypatch.setattr(said_waits, "_SECS", 0.05)
+
+    class Coordinator(tf1.train.Coordinator):
+        def should_stop(self):
+            return caplog.text.count("waits for the chief's hook") > 1
+
+    hook = tfs.train.CheckpointSaverHook(tmp_path, is_chief=False)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        build(True)
+        hook.begin()
+        hook.after_create_session(session, Coordinator())
+    assert f"restores the newest checkpoint in {tmp_path}" in caplog.text
 
 
 def test_restore_is_told_where_v1_tells_everything(tmp_path, caplog):

@@ -61,6 +61,70 @@ def test_saver_continues_as_if_never_stopped(case, kind, tmp_path):
     assert_identical(actual, expected)
 
 
+# Kinds and numbers of parts; a variable may be divided into one.
+PARTS = [
+    ("resource", 1),
+    ("partitioned_ref", 3),
+    ("partitioned_resource", 1),
+    ("partitioned_resource", 2),
+    ("ref", 1),
+]
+
+
+@thinned("name, saved, restored", CASES, PARTS, [*PARTS[1:], PARTS[0]])
+def test_saver_restores_into_any_number_of_parts(case, saved, restored, tmp_path):
+    def trainer(session, kind, parts):
+        return Trainer(session, kind, tf.float32, case.make, parts)
+
+    with tf.Graph().as_default(), tf1.Session() as session:
+        first = trainer(session, *saved)
+        session.run(tf1.global_variables_initializer())
+        first.train(range(3))
+        path = tf1.train.Saver().save(session, str(tmp_path / "model"))
+        expected = v1_models.whole(first.values())
+    with tf.Graph().as_default(), tf1.Session() as session:
+        second = trainer(session, *restored)
+        tf1.train.Saver().restore(session, path)
+        assert_identical(v1_models.whole(second.values()), expected)
+        second.train([3])
+
+
+def powers_restored(saved, parts, folder, **options):
+    """The powers of parts, saved with these values, in another number of parts."""
+    make = CASES["adam_async"].make
+
+    def powers(trainer):
+        tables = trainer.model.table_parts
+        return [trainer.optimizer.get_slot(part, "beta1_power") for part in tables]
+
+    with tf.Graph().as_default(), tf1.Session() as session:
+        first = Trainer(session, "partitioned_ref", tf.float32, make, len(saved))
+        session.run(tf1.global_variables_initializer())
+        session.run([tf1.assign(*x) for x in zip(powers(first), saved, strict=True)])
+        path = tf1.train.Saver(**options).save(session, str(folder / "model"))
+    with tf.Graph().as_default(), tf1.Session() as session:
+        second = Trainer(session, "partitioned_resource", tf.float32, make, parts)
+        saver = tf1.train.Saver(**options)
+        tf1.get_default_graph().finalize()
+        saver.restore(session, path)
+        return session.run(powers(second))
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize(
+    ("saved", "expected"),
+    [
+        ([0.5, 0.25, 0.75], [0.5, 0.25, 0.75]),
+        ([0.5, 0.25, 0.75], [0.25, 0.25]),
+        ([0.5, 0.25], [0.25, 0.25, 0.25]),
+    ],
+)
+def test_other_parts_get_the_powers_of_most_steps(saved, expected, sharded, tmp_path):
+    """And the same number of parts has each its own."""
+    found = powers_restored(saved, len(expected), tmp_path, sharded=sharded)
+    assert found == expected
+
+
 @each_case
 def test_checkpoint_of_a_graph_is_continued_in_another_graph(case, tmp_path):
     def build(session):

@@ -1,9 +1,13 @@
 """install_v1_names, and scripts that rely on it."""
 
+import importlib.metadata
+import os
 import sys
 
 import commands
 import programs
+import pytest
+import tensorflow as tf
 
 import tf_syncrep as tfs
 
@@ -80,6 +84,57 @@ tf_syncrep.install_v1_names()
 tf_syncrep.install_v1_names()
 """
     result = programs.run_source(program + CHECKS)
+    assert result.returncode == 0, result.stderr
+
+
+LAYERS = """
+import tensorflow.compat.v1 as tf
+import tf_syncrep
+tf_syncrep.install_v1_names()
+tf_syncrep.install_v1_names()
+tf.disable_v2_behavior()
+from tensorflow.compat import v1
+values = tf.placeholder(tf.float32, [None, 4])
+"""
+
+
+def in_keras(version, source):
+    """Runs a program of v1 with Keras 3, or with Keras 2."""
+    package = "keras" if version == "3" else "tf_keras"
+    try:
+        installed = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip(f"{package} is not installed")
+    if not installed.startswith(version):
+        pytest.skip(f"Keras {version} is not installed, but {package} {installed}")
+    legacy = "1" if version == "2" else "0"
+    environment = {**os.environ, "TF_USE_LEGACY_KERAS": legacy}
+    return programs.run_source(LAYERS + source, env=environment)
+
+
+@pytest.mark.parametrize(
+    ("expression", "name"),
+    [
+        ("tf.layers.dense(values, 3)", "tf.layers.dense"),
+        ("v1.layers.Dense(3)", "tf.layers.Dense"),
+        ("tf.compat.v1.layers.dense(values, 3)", "tf.layers.dense"),
+        ("tf.nn.rnn_cell.LSTMCell(3)", "tf.nn.rnn_cell.LSTMCell"),
+    ],
+)
+def test_layers_that_keras_3_has_not_are_an_error_that_says_what_to_install(
+    expression, name
+):
+    stderr = in_keras("3", expression).stderr
+    minor = ".".join(tf.__version__.split(".")[:2])
+    assert (
+        f"AttributeError: `{name}` needs Keras 2: pip install 'tf_keras=={minor}.*', "
+        "and set TF_USE_LEGACY_KERAS=1 before TensorFlow is imported."
+    ) in stderr
+
+
+def test_layers_of_keras_2_stay_tensorflows():
+    source = "tf.layers.dense(values, 3), tf.nn.rnn_cell.LSTMCell(3)"
+    result = in_keras("2", source)
     assert result.returncode == 0, result.stderr
 
 

@@ -34,6 +34,7 @@ struct Counter {
 const std::vector<Counter<SyncGateStats>>& GateCounters() {
   static const auto* const counters = new std::vector<Counter<SyncGateStats>>{
       TF_SYNCREP_COUNTER(SyncGateStats, generation),
+      TF_SYNCREP_COUNTER(SyncGateStats, closed),
       TF_SYNCREP_COUNTER(SyncGateStats, round),
       TF_SYNCREP_COUNTER(SyncGateStats, step),
       TF_SYNCREP_COUNTER(SyncGateStats, quorum),

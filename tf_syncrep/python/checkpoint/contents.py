@@ -7,7 +7,8 @@ This module does not depend on Keras. Names are those under which
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -138,6 +139,21 @@ class OfPart:
         """The names under which the variable is saved, one for each table."""
         return [f"{table}/{self.part}-of-{self.num_parts}" for table in self.tables]
 
+    def stored_names(self, stored: Collection[str]) -> list[str]:
+        """Returns the names in a checkpoint whose smallest value the variable gets.
+
+        Args:
+            stored: all names in the checkpoint.
+
+        Returns:
+            Its own names if the tables had as many parts, otherwise those of all parts.
+        """
+        found = []
+        for table, name in zip(self.tables, self.names, strict=True):
+            part = re.compile(re.escape(table) + "/[^/]*")
+            found += [name] if name in stored else filter(part.fullmatch, stored)
+        return found
+
 
 @dataclasses.dataclass
 class Contents:
@@ -145,7 +161,8 @@ class Contents:
 
     Attributes:
         shares: the share of each task.
-        of_parts: variables of parts; they are also among the wholes of the shares.
+        of_parts: variables of parts; they are also among the wholes of the shares. Each
+            is an `OfPart`, or has its `variable`, `names` and `stored_names`.
         copies: further variables that get the values of saved ones, each listed after
             the one that it copies.
         keyed_tables: tables whose rows are found by keys. They are also among the
@@ -153,7 +170,7 @@ class Contents:
     """
 
     shares: list[Share]
-    of_parts: list[OfPart]
+    of_parts: list[Any]
     copies: list[tuple[Any, Any]]
     keyed_tables: list[KeyedTable]
 
@@ -240,21 +257,3 @@ def is_table(variable: Any) -> bool:
 def whole_piece(num_rows: int, names: Sequence[str]) -> Piece:
     """Returns the one piece of a variable that is a table by itself."""
     return Piece(0, num_rows, 1, num_rows, tuple(names))
-
-
-def least_of_parts(name: str, stored: Mapping[str, Any], num_parts: int) -> list[str]:
-    """Returns the stored names that correspond to a part among `num_parts`.
-
-    Args:
-        name: the name of the part, as `OfPart.names` returns it.
-        stored: all names in a checkpoint.
-        num_parts: how many parts the table has now.
-
-    Returns:
-        The name itself if the table had as many parts, otherwise the names of all
-        parts.
-    """
-    if name in stored and name.endswith(f"-of-{num_parts}"):
-        return [name]
-    begin = name.rsplit("/", 1)[0] + "/"
-    return [x for x in stored if x.startswith(begin) and "/" not in x[len(begin) :]]

@@ -12,13 +12,12 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 from absl import logging
 
-from tf_syncrep.python.checkpoint import contents as contents_lib
 from tf_syncrep.python.checkpoint.contents import Contents
 from tf_syncrep.python.checkpoint.directory import DamagedError, Directory, Manifest
 from tf_syncrep.python.ops import checkpoint_ops
@@ -179,9 +178,10 @@ class Calls:
                 delete_old_dirs=False,
             )
 
-    def assign(self, variable: Any, value: Any) -> None:
-        """Sets a variable."""
-        variable.assign(value)
+    def assign(self, pairs: Iterable[tuple[Any, Any]]) -> None:
+        """Sets variables to values."""
+        for variable, value in pairs:
+            variable.assign(value)
 
 
 def _restored(share: Any, contents: Contents) -> dict[str, Any]:
@@ -516,7 +516,8 @@ class Engine:
             )
         last = _reader(prefixes[-1])
         of_parts = [
-            (x, _least(x, known, last, prefixes[-1])) for x in contents.of_parts
+            (x.variable, _least(x, known, last, prefixes[-1]))
+            for x in contents.of_parts
         ]
         readers = {prefix: _reader(prefix) for prefix in prefixes}
         saved = manifest.state.get(_KEYED, {})
@@ -530,10 +531,10 @@ class Engine:
                 f"Checkpoint {prefixes[-1]} does not fit the model: "
                 f"{_reason(error.message)}"
             ) from error
-        for of_part, value in of_parts:
-            self._calls.assign(of_part.variable, value)
-        for original, copy in contents.copies:
-            self._calls.assign(copy, original.read_value())
+        self._calls.assign(of_parts)
+        self._calls.assign(
+            (copy, original.read_value()) for original, copy in contents.copies
+        )
 
 
 def _reader(prefix: str) -> Any:
@@ -557,11 +558,7 @@ def _reason(message: str) -> str:
 
 def _least(of_part: Any, known: Mapping[str, Any], reader: Any, checkpoint: str) -> Any:
     """Returns the value that a variable of a part gets from a checkpoint."""
-    names = [
-        name
-        for own in of_part.names
-        for name in contents_lib.least_of_parts(own, known, of_part.num_parts)
-    ]
+    names = of_part.stored_names(known)
     if not names:
         raise ValueError(
             f"Checkpoint {checkpoint} does not have {of_part.names[0]}: it belongs to "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -133,6 +133,11 @@ class SessionCalls(Calls):
         if self._saver is not None:
             self._saver.restore(self.session, prefixes[-1])
         return sum(int(x) for x in read)
+
+    def assign(self, pairs: Iterable[tuple[Any, Any]]) -> None:
+        """Sets variables to values, without further ops."""
+        values = {x.initializer: (x.initializer.inputs[1], y) for x, y in pairs}
+        self.session.run(list(values), dict(values.values()))
 
     def write(self, contents: Contents, paths: Sequence[str], text: str) -> None:
         """Has each task write a file."""

@@ -4,5 +4,6 @@
 `gradients`, `gradient_checks`, `gradient_transfers`, `contribution` and
 `gradient_accumulators` take a gradient from a worker to the mean of its round.
 `messages` packs several values into one tensor, `arguments` checks what users pass,
-`session_loop` is a queue runner, and `deadline` calls functions that may never return.
+`session_loop` is a queue runner, `deadline` calls functions that may never return, and
+`said_waits` are waits that say for what they wait.
 """

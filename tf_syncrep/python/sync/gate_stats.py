@@ -72,7 +72,7 @@ def to_scalars(stats: dict[str, Any]) -> dict[str, float]:
     scalars = {
         f"sync/{name}": float(value)
         for name, value in stats.items()
-        if name not in ("workers", "generation", "round", "step")
+        if name not in ("workers", "generation", "closed", "round", "step")
     }
     for device, worker in stats["workers"].items():
         for name, value in worker.items():

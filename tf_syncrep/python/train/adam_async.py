@@ -9,6 +9,7 @@ from tf_syncrep.python.sync.arguments import check_number
 from tf_syncrep.python.sync.gradient_accumulators import DenseRound
 from tf_syncrep.python.train import hyper_parameters
 from tf_syncrep.python.train.base_optimizer import BaseOptimizer
+from tf_syncrep.python.train.part_scalars import add_scalar
 
 __all__ = ["AdamAsyncOptimizer"]
 
@@ -57,8 +58,9 @@ class AdamAsyncOptimizer(BaseOptimizer):
     `tf.compat.v1.train.Saver`, those of `w` are `w/AdamAsync` (m), `w/AdamAsync_1`
     (v), `w/AdamAsync_2` and `w/AdamAsync_3` (scalars: beta1 and beta2 to the power
     of the step to come), as in DeepRec, whose float32 and float64 checkpoints can
-    be restored. Each part of a partitioned variable has powers of its own, so that a
-    checkpoint is restored into as many parts as it was written from.
+    be restored. Each part of a partitioned variable has powers of its own. A
+    checkpoint is restored into any number of parts: if it was written from another
+    number, each part gets the powers of the part with the most steps.
 
     Example:
     ```python
@@ -165,7 +167,7 @@ class AdamAsyncOptimizer(BaseOptimizer):
                 beta_name, self._arguments[beta_name].value, dtype, below=1
             )
 
-        self._get_or_make_slot_with_initializer(
+        slot = self._get_or_make_slot_with_initializer(
             var,
             initialize,
             tf.TensorShape([]),
@@ -173,6 +175,8 @@ class AdamAsyncOptimizer(BaseOptimizer):
             slot_name,
             self._name,
         )
+        if not tf.compat.v1.executing_eagerly_outside_functions():
+            add_scalar(var, slot)
 
     def _get_or_make_slot_with_initializer(
         self, var, initializer, shape, dtype, slot_name, op_name

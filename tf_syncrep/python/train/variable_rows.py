@@ -12,14 +12,20 @@ def is_written_by_rows(variable: Any) -> bool:
     return is_table(variable) or slice_of(variable) is not None
 
 
-def slice_of(variable: Any) -> Any:
-    """Returns which part of a table a variable is, as a SaveSliceInfoDef, or None."""
+def part_of(variable: Any) -> Any:
+    """Returns which part of another a variable is, as a SaveSliceInfoDef, or None."""
     # Some variables have no complete definition; then they are no parts either.
     definition = variable.to_proto()
     if not definition.HasField("save_slice_info_def"):
         return None
     part = definition.save_slice_info_def
-    if not part.full_name:
+    return part if part.full_name else None
+
+
+def slice_of(variable: Any) -> Any:
+    """Returns which rows of a table a variable is, as a SaveSliceInfoDef, or None."""
+    part = part_of(variable)
+    if part is None:
         return None
     if list(part.full_shape[1:]) != list(part.var_shape[1:]):
         raise ValueError(

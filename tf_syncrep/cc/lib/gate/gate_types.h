@@ -173,6 +173,7 @@ struct GateWorkerStats {
 // Sums run over the gate's whole life.
 struct SyncGateStats {
   int64_t generation = 0;
+  bool closed = false;  // closed or failed since the last Open()
   int64_t round = 0;
   int64_t step = 0;
   int64_t quorum = 0;

@@ -409,6 +409,7 @@ SyncGateStats SyncGate::Stats() const {
   const MutexLock lock(mu_);
   const Time now = clock_();
   SyncGateStats stats = ledger_.Stats();
+  stats.closed = !end_of_waits_.ok();
   stats.live = roster_.NumLive(ledger_.total());
   for (const auto& [device, member] : roster_.members()) {
     stats.workers.push_back(member.account.stats);

@@ -18,6 +18,7 @@ from tf_syncrep.python.checkpoint.contents import (
     cpu_of,
     whole_piece,
 )
+from tf_syncrep.python.train.part_scalars import scalars_of_graph
 from tf_syncrep.python.train.sync_replicas.optimizer import optimizers_of_graph
 from tf_syncrep.python.train.variable_rows import is_written_by_rows, slice_of
 
@@ -29,7 +30,7 @@ def contents_of_graph() -> tuple[Contents, Any]:
 
     Returns:
         Its global variables and other saveable objects; and a Saver for those of them
-        that are not written row by row, or None.
+        that are neither written row by row nor scalars of parts, or None.
 
     Raises:
         ValueError: a variable has parts that are not ranges of rows.
@@ -59,9 +60,15 @@ def contents_of_graph() -> tuple[Contents, Any]:
     for spec in (spec for x in objects for spec in x.specs):
         with tf.device(cpu_of(spec)):
             builder.add_whole(spec.name, tf.identity(spec.tensor))
-    wholes = [*others, *objects]
+    scalars = {
+        id(scalar.variable): scalar
+        for scalar in scalars_of_graph(tf.compat.v1.get_default_graph())
+    }
+    contents = builder.build()
+    contents.of_parts += [scalars[id(v)] for v in others if id(v) in scalars]
+    wholes = [x for x in (*others, *objects) if id(x) not in scalars]
     saver = tf.compat.v1.train.Saver(wholes, sharded=True) if wholes else None
-    return builder.build(), saver
+    return contents, saver
 
 
 def _slots_by_variable(variables: list[Any]) -> dict[int, list[Any]]:

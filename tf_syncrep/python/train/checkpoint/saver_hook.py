@@ -24,6 +24,7 @@ from tf_syncrep.python.checkpoint.progress import Progress
 from tf_syncrep.python.checkpoint.queues import restore_queues, states_of
 from tf_syncrep.python.checkpoint.session_calls import SessionCalls
 from tf_syncrep.python.ops import sync_gate_ops
+from tf_syncrep.python.sync import said_waits
 from tf_syncrep.python.train.checkpoint.contents import contents_of_graph
 from tf_syncrep.python.train.sync_replicas.optimizer import optimizers_of_graph
 
@@ -187,8 +188,14 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         if self._is_chief:
             self._restore(session)
         else:
-            while not (coord.should_stop() or self._is_marked(session)):
-                coord.wait_for_stop(_ASK_SECS)
+            line = (
+                "CheckpointSaverHook: this replica waits for the chief's hook, which "
+                f"restores the newest checkpoint in {self._directory.path}, if there "
+                "is one."
+            )
+            with said_waits.said(lambda: line):
+                while not (coord.should_stop() or self._is_marked(session)):
+                    coord.wait_for_stop(_ASK_SECS)
 
     def before_run(self, run_context: Any) -> Any:
         """Asks for the global step.

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.compat.v1 import logging
 
-from tf_syncrep.python.sync import gate_stats
+from tf_syncrep.python.sync import gate_stats, said_waits
 from tf_syncrep.python.sync.arguments import check_count
 from tf_syncrep.python.train.sync_replicas import information, session_errors
 
@@ -94,12 +95,45 @@ class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):
         if self._is_chief:
             for prepare in self._optimizer._before_opening:
                 prepare(session)
-        session.run(self._local_init_op)
+        if self._is_chief:
+            session.run(self._local_init_op)
+        else:
+            self._wait_for_training(session)
         if self._init_tokens_op is not None:
             session.run(self._init_tokens_op)
         if self._queue_runner is not None:
             self._queue_runner.create_threads(
                 session, coord=coord, daemon=True, start=True
+            )
+
+    def _wait_for_training(self, session):
+        """Waits until the gate lets this replica train, and says for what it waits."""
+        has_ended = False
+
+        def describe():
+            nonlocal has_ended
+            stats = self._optimizer.stats(session)
+            has_ended = bool(stats["closed"])
+            if has_ended:
+                start_secs = self._optimizer._settings.start_secs
+                return (
+                    "SyncReplicas: the training on these parameter servers has ended, "
+                    f"at global step {stats['step']}. This replica waits for a chief "
+                    f"that begins another one, for start_secs={start_secs:g} at most."
+                )
+            if not stats["generation"]:
+                return (
+                    "SyncReplicas: this replica waits for its chief, which has not "
+                    "begun the training yet."
+                )
+            return None
+
+        with said_waits.said(describe):
+            session.run(self._local_init_op)
+        if has_ended and self._optimizer.stats(session)["closed"]:
+            logging.warning(
+                "SyncReplicas: no chief has begun another training. This replica ends "
+                "without having trained."
             )
 
     def after_run(self, run_context, run_values):

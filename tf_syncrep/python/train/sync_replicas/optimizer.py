@@ -404,7 +404,8 @@ class SyncReplicasOptimizer(_StockOptimizer):
             session: a session of this graph.
 
         Returns:
-            The counters by name, among them "updates" and these numbers of gradients:
+            The counters by name, among them "closed" (1 once the training has ended),
+            "updates" and these numbers of gradients:
             "admitted", "committed", "applied", "late" (dropped, since the step had
             enough), "stale" (dropped, since they belong to an earlier step),
             "rejected", "voided" and "expired". Under "workers" are the counters of each

@@ -153,6 +153,26 @@ def test_workers_that_find_the_same_seed_draw_other_numbers(kind, num_workers):
     assert model.generator.state.numpy()[1] == 1
 
 
+@pytest.mark.skipif(
+    keras_variants.IS_KERAS_3, reason="Keras 3 refuses it in one process, too"
+)
+@pytest.mark.parametrize("kind", ["test", "predict"])
+def test_models_of_keras_2_may_branch_on_tensors(kind):
+    class Branching(tf.keras.Model):
+        def call(self, x):
+            if tf.reduce_sum(x) > 0:
+                x = 2 * x
+            return x
+
+        def test_step(self, data):
+            return {"drawn": self(data)[0]}
+
+    model = Branching()
+    model.compile()
+    result = done(kind, model, tf.data.Dataset.from_tensors(tf.ones([1])))
+    assert float(result["drawn"] if kind == "test" else result[0]) == 2.0
+
+
 class Kinds(tf.keras.Model):
     """Returns outputs whose sizes, except of one, follow those of the batch."""
 

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras.compat import trainer
-from tf_syncrep.python.keras.compat.autograph import traced_by
+from tf_syncrep.python.keras.compat.autograph import as_keras_traces, traced_by
 from tf_syncrep.python.keras.fit.counted_last import count_last
 from tf_syncrep.python.keras.fit.exact_state import exact_state
 from tf_syncrep.python.keras.fit.joining import are_alike
@@ -74,7 +74,7 @@ class Step:
 
         def step_on(batch):
             with self.metrics.steps_on(handles), inlined(model):
-                return getattr(model, f"{kind}_step")(batch)
+                return as_keras_traces(getattr(model, f"{kind}_step"))(batch)
 
         graph = tf.compat.v1.get_default_graph()
         num_before = len(graph.get_operations())

@@ -51,7 +51,7 @@ with_tf_keras := $(and $(has_tf_keras),$(filter tests,$(PYTEST_ARGS)))
 # What depends on the Keras that there is: the rest of tests/keras runs with Keras 2
 # wherever that is TensorFlow's own, in `.ci/run`.
 tf_keras_tests := $(addprefix tests/keras/test_,embedding.py fit.py fit_metrics.py \
-  optimizer_table.py private_names.py sync_replicas_config.py \
+  fit_scheduling.py optimizer_table.py private_names.py sync_replicas_config.py \
   sync_replicas_parameter_servers.py)
 # Tests of one file run one after the other, as they share what they start; and files in
 # their order, or those of a single test, which take long, would come last. A test that

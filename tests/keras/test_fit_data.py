@@ -14,7 +14,7 @@ import tf_syncrep as tfs
 from tf_syncrep.python.keras.compat import data_adapters
 from tf_syncrep.python.keras.fit import inputs
 from tf_syncrep.python.keras.fit.adapters import adapter_of
-from tf_syncrep.python.keras.fit.data import SentBatches
+from tf_syncrep.python.keras.fit.batches import SentBatches
 from tf_syncrep.python.keras.fit.sizes import Sizes
 
 
@@ -56,7 +56,7 @@ def test_every_epoch_ends_for_the_data_and_is_read_once():
     batches = SentBatches(adapter_of(data), goes_on=False)
     batches.first()
     for _ in range(2):
-        assert batches.begin_epoch(resume=False)
+        assert batches.begin_epoch(0, resume=False)
         assert [*itertools.chain(*firsts(batches, size=3))] == EXPECTED
     for call in ("end", 3):
         # Keras reads the first ones beforehand, for their specs.
@@ -78,7 +78,7 @@ def test_epochs_of_given_steps_follow_one_another_and_are_cut_where_data_ends(wa
     batches = SentBatches(adapter, goes_on=True)
     assert firsts(batches, size=2) == [EXPECTED[:2], EXPECTED[2:3]]
     assert firsts(batches) == [EXPECTED[3:]]
-    assert [args for _, *args in warnings] == [[1, 3]]
+    assert [args for _, *args in warnings] == [["x", 1, 3]]
     assert firsts(batches, first_step=1) == [[x] for x in EXPECTED[1:3]]
 
 
@@ -93,7 +93,7 @@ def test_data_without_batches_is_refused():
     batches = SentBatches(
         adapter_of(fit_data.dataset().filter(lambda *_: False)), goes_on=False
     )
-    assert batches.begin_epoch(resume=False)  # it is found when the data is read
+    assert batches.begin_epoch(0, resume=False)  # it is found when the data is read
     with pytest.raises(ValueError, match="`x` must have a batch"):
         next(batches.executions(Sizes(1)))
 
@@ -162,11 +162,14 @@ def test_steps_that_are_counted_without_a_queues_end_are_said(
 ):
     queue = tfs.data.WorkQueue(3, num_epochs)
     monkeypatch.setattr(inputs, "num_tasks", lambda job: 2)
-    here = types.SimpleNamespace(element_spec=None)
-    monkeypatch.setattr(inputs, "datasets_of_workers", lambda *_: ([], here, [queue]))
+    datasets = types.SimpleNamespace(
+        element_spec=None, queues=[queue], iterator=lambda: None
+    )
+    monkeypatch.setattr(inputs, "WorkersDatasets", lambda *_: datasets)
     inputs.training_batches(
         *(None, lambda context: queue.dataset(), None, None, None, True, None),
         steps_per_epoch=7,
+        chunk_size=1,
     )
     said = [line % tuple(args) for line, *args in warnings]
     if num_epochs is None:

@@ -5,9 +5,9 @@ import itertools
 import pytest
 
 import tf_syncrep as tfs
-from tf_syncrep.python.keras.fit import passes as passes_module
-from tf_syncrep.python.keras.fit.ends import Ends
-from tf_syncrep.python.keras.fit.passes import WorkersPasses
+from tf_syncrep.python.keras.fit import batches as batches_module
+from tf_syncrep.python.keras.fit.batches import WorkersPasses
+from tf_syncrep.python.keras.fit.ends import Ends, Window
 
 
 class Workers:
@@ -35,7 +35,7 @@ def test_pass_is_over_when_all_workers_are_at_their_ends():
         workers.run(order)
         assert workers.num_scheduled < 1000
     assert workers.left == [0, 0, 0]
-    assert workers.ends.num_lost == 0
+    assert not workers.ends.lost
     # Workers that are at their ends are asked at most once a step of the others.
     assert workers.num_without_data <= 2 * 105
 
@@ -57,21 +57,38 @@ def test_silence_with_something_under_way_is_waited_for():
     assert not ends.is_over
     ends.add(0, has_ended=True)
     assert ends.is_over
-    assert ends.num_lost == 0
+    assert not ends.lost
     assert ends.num_wanted() == 0
 
 
 def test_worker_that_takes_nothing_is_lost_once_its_data_was_waited_for():
-    ends = Ends(3, window=6)
-    for silence in itertools.count():
-        for _ in range(ends.num_wanted()):
-            ends.add(silence % 2, has_ended=True)
-        ends.add_silence(lambda waited=silence >= 50: waited)
-        if ends.is_over:
-            break
-        assert silence < 100
-    assert silence > 55
-    assert ends.num_lost == 1
+    for absent, patience in ((set(), 200), ({0}, 200), ({1, 2}, 20)):
+        ends = Ends(3, window=6, absent=absent)
+        for silence in itertools.count():
+            for _ in range(ends.num_wanted()):
+                ends.add(silence % 2, has_ended=True)
+            ends.add_silence(lambda waited=silence >= 50: waited)
+            if ends.is_over:
+                break
+            assert silence < 300
+        assert 50 + patience <= silence + 1 <= 55 + patience
+        assert ends.lost == {2}
+
+
+def test_window_is_kept_full_until_there_are_no_more():
+    window = Window(3)
+    assert window.num_wanted() == 3
+    window.add(0, has_ended=False)
+    assert window.num_wanted() == 1
+    window.add(1, has_ended=False)
+    window.add(0, has_ended=False)
+    assert window.num_wanted() == 2
+    window.note_end(num_missing=1)
+    assert window.num_wanted() == 0
+    for _ in range(2):
+        assert not window.is_over
+        window.add(0, has_ended=False)
+    assert window.is_over
 
 
 def test_worker_that_has_data_again_is_at_no_end():
@@ -88,20 +105,26 @@ def test_worker_that_has_data_again_is_at_no_end():
 
 
 def test_worker_that_never_makes_its_data_is_waited_for_once(monkeypatch):
-    monkeypatch.setattr(passes_module, "_PATIENCE", 3)
-    monkeypatch.setattr(passes_module.compat_datasets, "is_made", lambda _: False)
-    hanging = WorkersPasses([], [], None)
-    hanging.begin_pass()
+    monkeypatch.setattr(batches_module, "_PATIENCE", 3)
+    monkeypatch.setattr(batches_module, "is_made", lambda _: False)
+    hanging = WorkersPasses(Datasets([]))
     assert [hanging.is_made() for _ in range(5)] == [False] * 3 + [True] * 2
-    hanging.begin_pass()
-    assert hanging.is_made()
+
+
+class Datasets:
+    """Those of workers that are never made."""
+
+    element_spec = None
+
+    def __init__(self, queues):
+        self.queues = queues
 
 
 def begun(num_read):
     """Passes over a queue of three items, some of which a reader has begun."""
     queue = tfs.data.WorkQueue(3, num_epochs=2)
-    passes = WorkersPasses(None, [queue], None)
-    assert passes.begin_epoch(resume=False)
+    passes = WorkersPasses(Datasets([queue]))
+    assert passes.begin_epoch(0, resume=False)
     reader = iter(queue.dataset())
     for _ in range(num_read):
         next(reader)

@@ -4,7 +4,6 @@ import concurrent.futures
 import contextlib
 import itertools
 import threading
-from typing import Any
 
 import keras_variants
 import numpy as np
@@ -12,13 +11,15 @@ import pytest
 import tensorflow as tf
 
 from tf_syncrep.python.keras.compat.lifting import scratch_graph
-from tf_syncrep.python.keras.fit.data import WorkersBatches
-from tf_syncrep.python.keras.fit.execution import Execution, Result
+from tf_syncrep.python.keras.fit.batches import WorkersBatches
+from tf_syncrep.python.keras.fit.execution import Execution
 from tf_syncrep.python.keras.fit.metrics import NO_METRICS, Metrics, Results, metrics_of
 
 
 class Drawing:
     """A step that returns the numbers of random ops with their own seeds."""
+
+    metrics, prefetch_rows = NO_METRICS, False
 
     def __call__(self, number, handles, batch):
         sampled, _, _ = tf.random.log_uniform_candidate_sampler(
@@ -35,6 +36,8 @@ class Drawing:
 class Numbered:
     """A step that asks for the number of its execution."""
 
+    metrics, prefetch_rows = NO_METRICS, False
+
     def __call__(self, number, handles, batch):
         del handles, batch
         return number()
@@ -45,22 +48,26 @@ class Numbered:
 
 def execution_of(step, data, size):
     numbers = itertools.count(10)
-    batches = WorkersBatches(data, 1, data.element_spec)
-    return Execution(step, NO_METRICS, batches, size, lambda: next(numbers))
+    reading = WorkersBatches(data, 1, data.element_spec).reading()
+    return Execution(step, reading, size, lambda: next(numbers))
+
+
+def call(execution, data):
+    """Calls an execution; returns what the steps returned."""
+    return execution.take(execution.fetched(*execution.traced(data)))
 
 
 def test_an_execution_has_a_number_if_its_steps_ask_for_it():
     data = iter(tf.data.Dataset.range(1000))
     execution = execution_of(Numbered(), data, 2)
-    told = [execution.take(execution.function(data)).numpy() for _ in range(3)]
+    told = [call(execution, data) for _ in range(3)]
     np.testing.assert_array_equal(told, [[10, 10], [11, 11], [12, 12]])
 
 
 def test_nothing_is_sent_for_a_number_that_no_step_asks_for():
     data = iter(tf.data.Dataset.range(1000))
     inputs = [
-        len(execution_of(step(), data, 2).function.get_concrete_function(data).inputs)
-        for step in (Numbered, Drawing)
+        len(execution_of(step(), data, 2).traced.inputs) for step in (Numbered, Drawing)
     ]
     assert inputs[0] == inputs[1] + 1
 
@@ -73,8 +80,7 @@ def test_each_step_draws_other_numbers(sizes):
     for some in sizes:
         execution = execution_of(Drawing(), data, some)
         for _ in range(3):
-            result = execution.function(data)
-            drawn += map(tuple, execution.take(result).numpy())
+            drawn += map(tuple, call(execution, data))
     assert len(drawn) == 3 * sum(sizes)
     for part in (slice(0, 4), slice(4, 8)):
         assert len({step[part] for step in drawn}) == len(drawn)
@@ -93,7 +99,7 @@ def test_steps_are_traced_by_one_thread_at_a_time():
     def trace():
         data = iter(tf.data.Dataset.range(1000))
         execution = execution_of(Meeting(), data, 1)
-        return execution.take(execution.function(data)).numpy().tolist()
+        return call(execution, data).tolist()
 
     with concurrent.futures.ThreadPoolExecutor() as pool:
         calls = [pool.submit(trace) for _ in range(2)]
@@ -182,42 +188,6 @@ def test_results_are_computed_from_other_variables_wherever_they_are_read(result
     assert [float(value) for value in step()] == [4.0]
 
 
-class Failed:
-    """A value that cannot be fetched, of a coordinator whose executions all ended."""
-
-    def __init__(self, error):
-        self.error = error
-
-    def schedule(self, *_):
-        return self
-
-    def fetch(self):
-        raise self.error
-
-    def join(self):
-        pass
-
-
-@pytest.mark.parametrize(
-    ("kind", "text", "is_lost"),
-    [
-        (tf.errors.UnavailableError, "failed to connect", True),
-        (tf.errors.CancelledError, "The corresponding function is aborted", True),
-        (tf.errors.InvalidArgumentError, "/job:worker/task:1 unknown device", True),
-        (tf.errors.InvalidArgumentError, "Cannot convert a Tensor", False),
-        (tf.errors.InternalError, "Cannot allocate", False),
-    ],
-)
-def test_only_results_of_lost_workers_are_taken_for_lost(kind, text, is_lost):
-    failed: Any = Failed(kind(None, None, text))
-    result = Result(failed, failed, ())
-    if is_lost:
-        assert result.fetch(if_lost="lost") == "lost"
-    else:
-        with pytest.raises(kind, match=text):
-            result.fetch(if_lost="lost")
-
-
 def test_functions_that_update_metrics_are_traced_for_each_execution():
     x = tf.Variable(0.0)
     add = tf.function(lambda y: [x.assign_add(tf.cast(y, x.dtype))])
@@ -225,6 +195,11 @@ def test_functions_that_update_metrics_are_traced_for_each_execution():
 
     class Adding:
         """A step that adds in a function."""
+
+        prefetch_rows = False
+
+        def __init__(self):
+            self.metrics = metrics
 
         def __call__(self, number, handles, batch):
             with metrics.steps_on(handles):
@@ -235,14 +210,12 @@ def test_functions_that_update_metrics_are_traced_for_each_execution():
             return results[-1]
 
     data = tf.data.Dataset.from_tensors(tf.constant(1)).repeat()
-    batches = WorkersBatches(data, 1, data.element_spec)
-    executions = [
-        Execution(Adding(), metrics, batches, size, next_number=int) for size in (1, 3)
-    ]
+    reading = WorkersBatches(data, 1, data.element_spec).reading()
+    executions = [Execution(Adding(), reading, size, int) for size in (1, 3)]
     iterator = iter(data)
     with scratch_graph():
         add(tf.constant(1))
     # What executions have added to metrics is behind their results.
-    added = [execution.function(iterator)[0][-1] for execution in executions * 2]
+    added = [execution.traced(iterator)[0][-1] for execution in executions * 2]
     assert added == [1, 3, 1, 3]
     assert float(x) == 0

@@ -141,11 +141,13 @@ NAMES_OF_KERAS_2 = {
 OWN = {
     "_adapter",
     "_build_inner",
+    "_call",
     "_decay_weights",
     "_functions",
     "_history",
     "_is_clipping",
     "_make_variables",
+    "_manager",
     "_model",
     "_move_averages",
     "_optimizers",
@@ -160,13 +162,14 @@ NAMES_OF_TENSORFLOW = {
     "op": ["_add_control_input", "_set_attr", "_update_input"],
     "order of ops": ["_returned_tensors"],
     "eager context": ["_handle"],
-    "function": ["_autograph", "_list_all_concrete_functions"],
+    "function": ["_autograph"],
     # "_v" belongs to variables of a cluster; see test_fit_metrics.py.
     "variable": ["_handle"],
     "embedding": ["_track_trackable", "_delete_tracking"],
     # A coordinator of a cluster sets it; see test_fit_workers.py.
     "per-worker dataset": ["_dataset_fn"],
     # Those of a cluster have them; see test_fit_passes.py.
+    "coordinator": ["_being_scheduled", "_cancellation_mgr", "_cluster"],
     "per-worker iterator": ["_status", "_values"],
 }
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.keras.compat.native import IS_KERAS_3
+
 
 def traced_by(function: Any) -> Callable[..., Any]:
     """Returns what a `tf.function` traces: its Python function, after AutoGraph.
@@ -18,15 +20,26 @@ def traced_by(function: Any) -> Callable[..., Any]:
         function: a `tf.function`.
     """
     plain = function.python_function
-    if not function._autograph:
-        return plain
+    return _converted(plain) if function._autograph else plain
+
+
+def as_keras_traces(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a step as `Model.fit` traces it: in Keras 2, after AutoGraph.
+
+    Steps, layers and losses may then branch on tensors.
+    """
+    return function if IS_KERAS_3 else _converted(function)
+
+
+def _converted(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function after AutoGraph."""
 
     # AutoGraph takes what a function calls as it is, and says so, if it has no source
     # text, for example. It does not do so with the function that it is given.
     def call(*args, **kwargs):
-        return plain(*args, **kwargs)
+        return function(*args, **kwargs)
 
     try:
         return tf.autograph.to_graph(call)
     except Exception:  # In a frozen program this file has no source text either.
-        return plain
+        return function

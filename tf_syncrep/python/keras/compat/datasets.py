@@ -1,7 +1,7 @@
 """Datasets of workers, each made where its number is known."""
 
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -11,14 +11,22 @@ import tensorflow as tf
 # tell how far a worker is with a value without waiting for it.
 from tensorflow.python.distribute.coordinator import coordinator_context, remote_value
 
+from tf_syncrep.python.keras.compat.closures import worker_index
 
-def dataset_of_workers(coordinator: Any, functions: Sequence[Any]) -> Any:
+
+def dataset_of_workers(
+    coordinator: Any,
+    functions: Sequence[Any],
+    dataset: tf.data.Dataset,
+    call: Callable[[Any], tf.data.Dataset],
+) -> Any:
     """Makes a dataset on each worker, by a separate function for each worker.
 
     Args:
         coordinator: the ClusterCoordinator.
-        functions: for each worker a concrete function that returns its dataset. All
-            datasets have the same structure.
+        functions: a concrete function for each worker.
+        dataset: a dataset of the same structure as those of all workers.
+        call: calls such a function, and returns the dataset.
 
     Returns:
         A dataset of which `iter` makes arguments for `coordinator.schedule`. If a
@@ -27,7 +35,7 @@ def dataset_of_workers(coordinator: Any, functions: Sequence[Any]) -> Any:
     datasets = coordinator.create_per_worker_dataset(functions[0])
     # Private: TensorFlow has only one function for all workers. It calls this object
     # while the worker is known; the outputs give the specs.
-    datasets._dataset_fn = _FunctionOfWorkers(functions)
+    datasets._dataset_fn = _FunctionOfWorkers(functions, dataset, call)
     return datasets
 
 
@@ -41,26 +49,29 @@ def is_made(iterator: Any) -> bool:
     return all(part._status is not not_ready for part in iterator._values)
 
 
-def dataset_of_worker(function: Any, worker: int) -> tf.data.Dataset:
-    """Makes a worker's dataset in this process."""
-    # Private: this is the number that `experimental_get_current_worker_index` returns.
-    with coordinator_context.with_dispatch_context(
+def as_worker(worker: int) -> Any:
+    """Within this context, `experimental_get_current_worker_index` is this number."""
+    return coordinator_context.with_dispatch_context(
         types.SimpleNamespace(worker_index=worker)
-    ):
-        return function()
+    )
 
 
 class _FunctionOfWorkers:
     """Calls the function of the worker for which it is called.
 
     Attributes:
-        structured_outputs: the functions' outputs, for their specs.
+        structured_outputs: a dataset, for its specs.
     """
 
-    def __init__(self, functions: Sequence[Any]):
+    def __init__(
+        self,
+        functions: Sequence[Any],
+        dataset: tf.data.Dataset,
+        call: Callable[[Any], tf.data.Dataset],
+    ):
         self._functions = functions
-        self.structured_outputs = functions[0].structured_outputs
+        self._call = call
+        self.structured_outputs = dataset
 
-    def __call__(self) -> Any:
-        context = coordinator_context.get_current_dispatch_context()
-        return self._functions[context.worker_index]()
+    def __call__(self) -> tf.data.Dataset:
+        return self._call(self._functions[worker_index()])

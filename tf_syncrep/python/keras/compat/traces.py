@@ -5,7 +5,6 @@ All private names here were checked with TensorFlow 2.15.1 and 2.21.0.
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 import tensorflow as tf
 
@@ -13,22 +12,6 @@ import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function import (  # pyright: ignore
     function_context,
 )
-
-
-def only_trace_of(function: Any) -> Any:
-    """Returns the only concrete function of a `tf.function`, or that one itself.
-
-    Private: `get_concrete_function` finds it by the arguments, of which those that are
-    on workers have no public type; and to find it takes about as long as a call.
-
-    Args:
-        function: a `tf.function`.
-
-    Returns:
-        The concrete function; `function` if there is none, or more than one.
-    """
-    traces = function._list_all_concrete_functions()
-    return traces[0] if len(traces) == 1 else function
 
 
 @contextlib.contextmanager

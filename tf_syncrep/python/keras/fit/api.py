@@ -198,6 +198,7 @@ def fit(
         shuffle,
         class_weight,
         steps_per_epoch,
+        steps.largest_size(),
     )
     validation = None
     if validation_data is not None:

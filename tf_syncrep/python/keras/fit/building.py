@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.compat import trainer
+from tf_syncrep.python.keras.compat.autograph import as_keras_traces
 from tf_syncrep.python.keras.compat.lifting import scratch_graph
 from tf_syncrep.python.keras.fit import checks
 from tf_syncrep.python.keras.fit.step import inlined
@@ -95,7 +96,7 @@ def _trace(model: Any, step: Callable[[Any], Any], batch: Any) -> None:
         stack.enter_context(inlined(model))
         stack.enter_context(scratch_graph())
         stack.enter_context(tf.variable_creator_scope(create_outside))
-        step(batch)
+        as_keras_traces(step)(batch)
 
 
 def _building_only(optimizer: Any) -> tuple[str, Callable[..., Any]]:

@@ -3,12 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 
 # After this time without a result, executions are again scheduled for free workers.
 ASK_AGAIN_SECS = 0.05
 # How many times a worker may take none of these, while nothing else is under way,
-# before it counts as lost.
-_PATIENCE = 20
+# before it counts as lost: for ten seconds, or for one if it was lost before.
+_PATIENCE, _PATIENCE_WITH_ABSENT = 200, 20
+
+
+class Window:
+    """Keeps so many executions under way until there are no more."""
+
+    lost: frozenset[int] = frozenset()
+
+    def __init__(self, size: int):
+        """Begins a pass."""
+        self._size = size
+        self._num_under_way = 0
+        self._is_at_end = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there are no more, and nothing is under way."""
+        return self._is_at_end and self._num_under_way == 0
+
+    def num_wanted(self) -> int:
+        """Returns how many executions to schedule now; they count as under way."""
+        if self._is_at_end:
+            return 0
+        num = self._size - self._num_under_way
+        self._num_under_way = self._size
+        return num
+
+    def note_end(self, num_missing: int) -> None:
+        """Takes note that of those wanted there are so many fewer, and no more."""
+        self._num_under_way -= num_missing
+        self._is_at_end = True
+
+    def add(self, worker: int | None, has_ended: bool) -> None:
+        """Takes note of an execution that is over."""
+        del worker, has_ended
+        self._num_under_way -= 1
+
+    def add_silence(self, is_made: Callable[[], bool]) -> None:
+        """Takes note that no result has come for `ASK_AGAIN_SECS`."""
 
 
 class Ends:
@@ -25,13 +64,17 @@ class Ends:
     as lost.
     """
 
-    def __init__(self, num_workers: int, window: int):
+    def __init__(
+        self, num_workers: int, window: int, absent: AbstractSet[int] = frozenset()
+    ):
         """Begins a pass.
 
         Args:
             num_workers: how many workers there are.
             window: how many executions are under way while all workers have data.
+            absent: the workers that were lost in the last pass.
         """
+        self._absent = absent
         self._num_workers = num_workers
         self._window = window
         self._num_under_way = 0
@@ -43,15 +86,15 @@ class Ends:
     def is_over(self) -> bool:
         """Whether all workers are at their ends or lost, and nothing is under way."""
         return self._num_under_way == 0 and (
-            len(self._ended) == self._num_workers or self.num_lost > 0
+            len(self._ended) == self._num_workers or bool(self.lost)
         )
 
     @property
-    def num_lost(self) -> int:
-        """How many workers count as lost."""
-        if self._num_unanswered < _PATIENCE:
-            return 0
-        return self._num_workers - len(self._ended)
+    def lost(self) -> AbstractSet[int]:
+        """The workers that count as lost."""
+        missing = set(range(self._num_workers)) - self._ended
+        patience = _PATIENCE_WITH_ABSENT if missing <= self._absent else _PATIENCE
+        return missing if self._num_unanswered >= patience else frozenset()
 
     def num_wanted(self) -> int:
         """Returns how many executions to schedule now; they count as under way."""
@@ -67,6 +110,10 @@ class Ends:
         num = max(0, wanted - self._num_under_way)
         self._num_under_way += num
         return num
+
+    def note_end(self, num_missing: int) -> None:
+        """There are always more executions."""
+        raise AssertionError(num_missing)
 
     def add(self, worker: int | None, has_ended: bool) -> None:
         """Takes note of an execution that is over.

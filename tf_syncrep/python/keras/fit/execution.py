@@ -1,4 +1,4 @@
-"""Steps that a worker makes in one call: their function, and the results of a call."""
+"""Steps that a worker makes in one call: their function, and what a call returns."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras.compat.call_time import value_at_call
+from tf_syncrep.python.keras.compat.closures import tracing_closures
 from tf_syncrep.python.keras.compat.graph_edges import return_results_at_once
-from tf_syncrep.python.keras.compat.lost_workers import may_be_lost
 from tf_syncrep.python.keras.compat.random_seeds import seeds_of_copy
-from tf_syncrep.python.keras.compat.traces import only_trace_of, traced_anew
-from tf_syncrep.python.keras.fit.data import Batches
-from tf_syncrep.python.keras.fit.metrics import NO_METRICS, Metrics, Results
+from tf_syncrep.python.keras.compat.traces import traced_anew
+from tf_syncrep.python.keras.fit.batches import Reading
+from tf_syncrep.python.keras.fit.metrics import NO_METRICS, Results
 from tf_syncrep.python.keras.fit.packing import packed, unpacked
 from tf_syncrep.python.keras.fit.step import Step
 from tf_syncrep.python.keras.transfers.prefetch import read_rows_early
@@ -30,41 +30,33 @@ class Execution:
 
     The steps are traced one after the other into one graph. In one of TensorFlow's
     loops each step would cost more messages, since every task is told of every
-    iteration.
-
-    The coordinator calls concrete functions, for each execution the same ones. To find
-    them by their arguments would take it longer than all else that it does for a call.
+    iteration; and an error within a loop, or in any function within the function, ends
+    as the cancellation of what is around it.
 
     Attributes:
-        function: a `tf.function` of an execution's arguments.
+        traced: the concrete function. To find it by its arguments would take the
+            coordinator longer than all else that it does for a call.
     """
 
     def __init__(
         self,
         step: Step,
-        metrics: Metrics,
-        batches: Batches,
+        reading: Reading,
         size: int,
         next_number: Callable[[], int],
-        prefetch_rows: bool = False,
     ):
-        """Traces nothing yet.
+        """Traces the function.
 
         Args:
             step: traces a step.
-            metrics: the state of metrics.
-            batches: the data of the steps.
-            size: the number of steps; `batches` may have fewer at their end.
+            reading: reads the batches.
+            size: the number of steps.
             next_number: gives each execution a number, if its steps ask for one.
-            prefetch_rows: whether a step looks up rows before the last step's updates.
         """
         self._step = step
-        self._prefetch_rows = prefetch_rows
-        self._metrics = metrics
-        self._num_told = batches.num_told
+        self._metrics = metrics = step.metrics
         self._structure: Any = None
-        # They are traced when they are first needed.
-        self._traced: Any = None
+        # The function that adds to metrics is traced when it is first needed.
         self._add: Any = None
 
         def number():
@@ -72,30 +64,15 @@ class Execution:
 
         def run(*args):
             handles = metrics.handles_of_zeros()
-
-            # The steps are not in a function of their own, unless a loop calls it: with
-            # each call of a function the worker and each server exchange messages. But
-            # they have handles of their own, by which all their writes can be found.
-            def steps(batches):
-                with _TRACING, traced_anew():
-                    return self._steps(number, list(map(tf.identity, handles)), batches)
-
-            on_batches = batches.function(steps, size)
-            numbers, others = on_batches(*args)
+            # The steps have handles of their own, by which all their writes are found.
+            of_steps = list(map(tf.identity, handles))
+            batches = reading.take(size, *args)
+            with _TRACING, traced_anew():
+                numbers, others = self._steps(number, of_steps, batches)
             return tf.concat([numbers, metrics.values(handles)], axis=0), others
 
-        self.function = tf.function(
-            run, input_signature=batches.signature(size), autograph=False
-        )
-
-    def schedule(self, coordinator: Any, args: tuple[Any, ...]) -> Any:
-        """Schedules a call; returns its `RemoteValue`."""
-        if self._traced is not None:
-            return coordinator.schedule(self._traced, args=args)
-        # The coordinator traces it.
-        value = coordinator.schedule(self.function, args=args)
-        self._traced = only_trace_of(self.function)
-        return value
+        function = tf.function(run, autograph=False)
+        self.traced = function.get_concrete_function(*reading.signature(size))
 
     def _steps(
         self,
@@ -112,7 +89,7 @@ class Execution:
             # These numbers also differ between executions of different sizes.
             with seeds_of_copy(len(batches) * (len(batches) - 1) + i):
                 results.append(self._step(number, handles, batch))
-        if self._prefetch_rows:
+        if self._step.prefetch_rows:
             ops = graph.get_operations()
             ranges = itertools.pairwise([*begins, len(ops)])
             read_rows_early(graph, [ops[begin:end] for begin, end in ranges])
@@ -150,15 +127,15 @@ class Execution:
         self._result_packing, returned = packed(self._results.compute(handles, inputs))
         return returned
 
-    def told(self, fetched: tuple[Any, list[Any]]) -> tuple[int, ...]:
-        """Returns the numbers that a call returns about itself."""
-        return tuple(int(x) for x in fetched[0][: self._num_told])
+    def fetched(self, numbers: Any, others: list[Any]) -> tuple[Any, list[Any]]:
+        """Fetches what a call returned."""
+        return numbers.numpy(), [x.numpy() for x in others]
 
     def take(self, fetched: tuple[Any, list[Any]]) -> Any:
         """Adds to the metrics, and returns what the steps returned as NumPy values."""
         numbers, others = fetched
-        end = self._num_told + sum(self._packing)
-        leaves = unpacked(self._packing, numbers[self._num_told : end], others)
+        end = sum(self._packing)
+        leaves = unpacked(self._packing, numbers[:end], others)
         if self._metrics is not NO_METRICS:
             num_inputs = len(self._results.inputs)
             leaves, inputs = leaves[: len(leaves) - num_inputs], leaves[-num_inputs:]
@@ -180,56 +157,40 @@ def _spec(leaf: Any) -> Any:
     return 0 if part is leaf else tf.type_spec_from_value(leaf)
 
 
-class Result:
-    """The result of a call of an execution's function, present or future."""
+class Executions:
+    """The functions of executions of one kind of steps, by the number of their steps.
 
-    def __init__(self, coordinator: Any, execution: Execution, args: tuple[Any, ...]):
-        """Schedules the call."""
-        self._coordinator = coordinator
-        self._execution = execution
-        self._args = args
-        self._value = execution.schedule(coordinator, args)
-        self._is_over = False
-        self._fetched: Any = None
-        self._error: Exception | None = None
+    The main thread traces them: a worker's thread would trace for its worker alone.
+    """
 
-    def again(self) -> Result:
-        """Schedules the same call once more."""
-        return Result(self._coordinator, self._execution, self._args)
-
-    def wait(self) -> None:
-        """Waits for the end of the execution, also if it failed."""
-        try:
-            self._fetched = self._value.fetch()
-        except Exception as error:  # Nobody would notice the failure of a thread.
-            self._error = error
-        self._is_over = True
-
-    def told(self) -> tuple[int, ...] | None:
-        """Returns the numbers that the execution, which has ended, told about itself.
-
-        None if it failed.
-        """
-        return None if self._error else self._execution.told(self._fetched)
-
-    def fetch(self, if_lost: Any) -> Any:
-        """Waits for the end of the execution and returns what the steps returned.
+    def __init__(
+        self,
+        step: Step,
+        reading: Reading,
+        next_number: Callable[[], int],
+        strategy: Any,
+    ):
+        """Traces nothing yet.
 
         Args:
-            if_lost: returned if the worker that ran the execution was lost before its
-                result was fetched. The execution has nevertheless updated variables.
-
-        Raises:
-            Exception: the execution, or one beside it, failed, or its result is
-                nothing that can be fetched.
+            step: traces a step.
+            reading: reads the batches.
+            next_number: gives each execution a number.
+            strategy: the ParameterServerStrategy.
         """
-        if not self._is_over:
-            self.wait()
-        if self._error is None:
-            return self._execution.take(self._fetched)
-        if isinstance(self._error, tf.errors.OpError):
-            # This raises the execution's own error, if there was one.
-            self._coordinator.join()
-            if may_be_lost(self._error):
-                return if_lost
-        raise self._error
+        self._arguments = (step, reading)
+        self._next_number = next_number
+        self._strategy = strategy
+        self._by_size: dict[int, Execution] = {}
+
+    def traced(self, size: int) -> Execution | None:
+        """Returns the function of so many steps, or None if it was not traced."""
+        return self._by_size.get(size)
+
+    def trace(self, size: int) -> None:
+        """Traces the function of so many steps, unless that was done."""
+        if size not in self._by_size:
+            step, reading = self._arguments
+            with tracing_closures(self._strategy):
+                execution = Execution(step, reading, size, self._next_number)
+            self._by_size[size] = execution

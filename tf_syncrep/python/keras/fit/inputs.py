@@ -9,16 +9,16 @@ from absl import logging
 from tf_syncrep.python.data.work_queue import WorkQueue
 from tf_syncrep.python.keras.cluster import num_tasks
 from tf_syncrep.python.keras.fit.adapters import adapter_of
-from tf_syncrep.python.keras.fit.data import (
+from tf_syncrep.python.keras.fit.batches import (
     NO_BATCHES,
     Batches,
     SentBatches,
     WorkersBatches,
-    datasets_of_workers,
-    endless,
+    WorkersPasses,
 )
-from tf_syncrep.python.keras.fit.passes import WorkersPasses
+from tf_syncrep.python.keras.fit.chunks import in_chunks
 from tf_syncrep.python.keras.fit.reading_order import differs_between_workers
+from tf_syncrep.python.keras.fit.worker_datasets import WorkersDatasets, endless
 
 
 def training_batches(
@@ -30,6 +30,7 @@ def training_batches(
     shuffle: bool,
     class_weight: Mapping[int, float] | None,
     steps_per_epoch: int | None,
+    chunk_size: int,
 ) -> tuple[Batches, Callable[[], Any]]:
     """Returns the batches to train on, and a function that reads the first one here."""
 
@@ -39,28 +40,30 @@ def training_batches(
     if callable(x):
 
         def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            dataset = weighed(made_by(x, context))
-            if steps_per_epoch is None:
-                return dataset
-            name = f"the dataset of worker {context.input_pipeline_id}"
-            return endless(dataset, name)
+            return weighed(made_by(x, context))
 
-        datasets_of_all, here, queues = datasets_of_workers(
-            coordinator, num_tasks("worker"), make
-        )
+        def read(dataset: tf.data.Dataset, worker: int, epoch: tf.Tensor) -> Any:
+            if steps_per_epoch is None:
+                return in_chunks(dataset, chunk_size, epoch)
+            return endless(dataset, f"the dataset of worker {worker}")
+
+        datasets = WorkersDatasets(coordinator, num_tasks("worker"), make, read)
+
+        def first() -> Any:
+            return first_batch(datasets.batches_here())
+
         if steps_per_epoch is None:
-            if not here.has_end():
+            if not datasets.have_ends():
                 raise ValueError(
                     "A function that makes datasets without end needs steps_per_epoch. "
                     "Received: steps_per_epoch=None"
                 )
-            passes = WorkersPasses(datasets_of_all, queues, here.element_spec)
-            return passes, lambda: first_batch(here)
-        _say_that_queues_end(queues, steps_per_epoch)
+            return WorkersPasses(datasets), first
+        _say_that_queues_end(datasets.queues, steps_per_epoch)
         batches = WorkersBatches(
-            iter(datasets_of_all), steps_per_epoch, here.element_spec
+            datasets.iterator(), steps_per_epoch, datasets.element_spec
         )
-        return batches, lambda: first_batch(here)
+        return batches, first
 
     if isinstance(x, tf.data.Dataset) and steps_per_epoch is not None:
         refuse_empty(int(x.cardinality()), "x")

@@ -12,8 +12,7 @@ from absl import logging
 
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.compat.position import handing_over, initial_position
-from tf_syncrep.python.keras.fit.data import NO_BATCHES, Batches
-from tf_syncrep.python.keras.fit.execution import Result
+from tf_syncrep.python.keras.fit.batches import NO_BATCHES, Batches
 from tf_syncrep.python.keras.fit.joining import joined
 from tf_syncrep.python.keras.fit.scheduling import ScheduledSteps
 from tf_syncrep.python.keras.fit.sizes import Calls
@@ -92,7 +91,7 @@ def train(
     logs: Any = {}
     epoch_logs = None
     for epoch in range(first_epoch, epochs):
-        if not batches.begin_epoch(resume=first_step > 0):
+        if not batches.begin_epoch(epoch, resume=first_step > 0):
             if epoch == initial_epoch:
                 no_batches = NO_BATCHES.format(batches.argument)
                 raise ValueError(f"{no_batches}: its work queue has no epoch left")
@@ -110,10 +109,10 @@ def train(
         rounds.begin_epoch(first_step)
         sizes = steps.sizes("train", batches, callbacks)
         calls = Calls(callbacks.on_train_batch_begin, end_batch, sizes, first_step)
-        for num_steps, result in steps.run("train", batches, sizes, first_step):
+        for result in steps.run("train", batches, sizes, first_step):
             calls.begin()
-            logs = result.fetch(if_lost=logs)
-            calls.end(num_steps, logs)
+            logs = result.take(if_lost=logs)
+            calls.end(result.num_steps, logs)
             if model.stop_training:
                 break
         calls.finish(logs)
@@ -148,10 +147,10 @@ def test(
     model.reset_metrics()
     sizes = steps.sizes("test", batches, callbacks)
     calls = Calls(callbacks.on_test_batch_begin, callbacks.on_test_batch_end, sizes)
-    for num_steps, result in steps.run("test", batches, sizes):
+    for result in steps.run("test", batches, sizes):
         calls.begin()
-        logs = _fetched(result)
-        calls.end(num_steps, logs)
+        logs = result.take(if_lost=logs)
+        calls.end(result.num_steps, logs)
         if model.stop_evaluating:
             break
     calls.finish(logs)
@@ -176,10 +175,10 @@ def predict(steps: ScheduledSteps, model: Any, batches: Batches, callbacks: Any)
 
     sizes = steps.sizes("predict", batches, callbacks)
     calls = Calls(callbacks.on_predict_batch_begin, end_batch, sizes)
-    for num_steps, result in steps.run("predict", batches, sizes):
+    for result in steps.run("predict", batches, sizes):
         calls.begin()
-        untold.extend(_fetched(result))
-        calls.end(num_steps, None)
+        untold.extend(result.take(if_lost=()))
+        calls.end(result.num_steps, None)
         if model.stop_predicting:
             break
     calls.finish(None)
@@ -188,16 +187,6 @@ def predict(steps: ScheduledSteps, model: Any, batches: Batches, callbacks: Any)
     if not outputs:
         raise ValueError("There is nothing to predict: x has no batches.")
     return joined(outputs)
-
-
-def _fetched(result: Result) -> Any:
-    """Fetches what an execution returned, which runs again if its worker was lost."""
-    while (fetched := result.fetch(if_lost=_LOST)) is _LOST:
-        result = result.again()
-    return fetched
-
-
-_LOST = object()
 
 
 def _as_numbers(logs: dict[str, Any]) -> dict[str, Any]:

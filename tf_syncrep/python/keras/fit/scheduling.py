@@ -10,22 +10,24 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
-from absl import logging
 
 from tf_syncrep.python.keras import cluster, compat
 from tf_syncrep.python.keras.compat import trainer
-from tf_syncrep.python.keras.fit.arrivals import Arrivals
-from tf_syncrep.python.keras.fit.data import NO_BATCHES, Batches
-from tf_syncrep.python.keras.fit.ends import ASK_AGAIN_SECS, Ends
-from tf_syncrep.python.keras.fit.execution import Execution, Result
-from tf_syncrep.python.keras.fit.metrics import NO_METRICS, Metrics, metrics_of
-from tf_syncrep.python.keras.fit.passes import WorkersPasses
-from tf_syncrep.python.keras.fit.silence import Silence
-from tf_syncrep.python.keras.fit.sizes import AutoSizes, Sizes, hear_of_batches
+from tf_syncrep.python.keras.fit.batches import NO_BATCHES, Batches
+from tf_syncrep.python.keras.fit.ends import ASK_AGAIN_SECS
+from tf_syncrep.python.keras.fit.execution import Executions
+from tf_syncrep.python.keras.fit.metrics import NO_METRICS, metrics_of
+from tf_syncrep.python.keras.fit.results import Arrivals, Result
+from tf_syncrep.python.keras.fit.sizes import (
+    LARGEST_EXECUTION,
+    AutoSizes,
+    Sizes,
+    hear_of_batches,
+)
 from tf_syncrep.python.keras.fit.step import Step
 from tf_syncrep.python.keras.parts import optimizers_of
 
@@ -79,9 +81,16 @@ class ScheduledSteps:
         self._sizes[kind].begin_epoch()
         return self._sizes[kind]
 
+    def largest_size(self) -> int:
+        """Returns how many steps an execution has at the most."""
+        per_call = trainer.steps_per_execution(self._model)
+        if isinstance(per_call, int):
+            return Sizes(per_call).largest
+        return LARGEST_EXECUTION
+
     def run(
         self, kind: str, batches: Batches, sizes: Sizes, first_step: int = 0
-    ) -> Iterator[tuple[int, Result]]:
+    ) -> Iterator[Result]:
         """Schedules the executions of one epoch.
 
         Args:
@@ -91,81 +100,48 @@ class ScheduledSteps:
             first_step: how many steps of the epoch are done already.
 
         Yields:
-            The number of steps and the result of each execution, as they are taken.
+            The result of each execution, as they are taken.
         """
-        functions = self._functions(kind, batches)
-        if isinstance(batches, WorkersPasses):
-            yield from self._run_passes(functions, batches, sizes, first_step)
-            return
+        executions = self._executions(kind, batches)
         window = self._window()
-        # One worker runs executions in order, though two results may be seen at once.
-        in_order = kind == "predict" or self._num_workers == 1
-        arrivals = self._arrivals(1 if in_order else window)
-        executions = batches.executions(sizes, first_step)
-        try:
-            while True:
-                num_wanted = window - len(arrivals)
-                for size, args in itertools.islice(executions, num_wanted):
-                    function = functions.of(size, batches)
-                    arrivals.append((size, self._schedule(function, args)))
-                if not arrivals:
+        is_empty = first_step == 0
+        for ends in batches.passes(self._num_workers, window):
+            arrivals = Arrivals(
+                self.coordinator,
+                executions,
+                batches,
+                functools.partial(
+                    cluster.tell_who_answers, self._model.distribute_strategy
+                ),
+                in_order=kind == "predict",
+                runs_again=kind != "train",
+            )
+            due = batches.executions(sizes, first_step)
+            while not ends.is_over:
+                num_wanted = ends.num_wanted()
+                for i in range(num_wanted):
+                    scheduled = next(due, None)
+                    if scheduled is None:
+                        ends.note_end(num_wanted - i)
+                        break
+                    executions.trace(scheduled.size)
+                    arrivals.schedule(scheduled)
+                if ends.is_over:
                     break
-                yield arrivals.popleft()
-                sizes.note_taken()
-        finally:
-            arrivals.close()
-
-    def _run_passes(
-        self,
-        functions: _Functions,
-        passes: WorkersPasses,
-        sizes: Sizes,
-        first_step: int,
-    ) -> Iterator[tuple[int, Result]]:
-        """Does the same as `run`, until all workers' datasets are at their ends."""
-        window = self._window()
-        is_left, is_empty = True, first_step == 0
-        while is_left:
-            passes.begin_pass()
-            ends, arrivals = Ends(self._num_workers, window), self._arrivals(window)
-            executions = passes.executions(sizes)
-            try:
-                while not ends.is_over:
-                    for size, args in itertools.islice(executions, ends.num_wanted()):
-                        function = functions.of(size, passes)
-                        arrivals.append((size, self._schedule(function, args)))
-                    arrived = arrivals.popleft_within(ASK_AGAIN_SECS)
-                    if arrived is None:
-                        ends.add_silence(passes.is_made)
-                        continue
-                    size, result = arrived
-                    # The consumer finds out whether the result is an error, or lost.
-                    worker, done = result.told() or (None, size)
-                    ends.add(worker, has_ended=done < size)
-                    if done:
-                        is_empty = False
-                        yield done, result
-                        sizes.note_taken()
-            finally:
-                arrivals.close()
-            if ends.num_lost:
-                logging.warning(
-                    "fit: %d of %d workers do not answer at the end of an epoch, which "
-                    "ends without them.",
-                    ends.num_lost,
-                    self._num_workers,
-                )
-            is_left = passes.has_left(ends.num_lost > 0)
+                result = arrivals.popleft_within(ASK_AGAIN_SECS)
+                if result is None:
+                    ends.add_silence(batches.is_made)
+                    continue
+                if result.is_last:
+                    ends.add(result.worker, result.has_ended)
+                if result.untraced:
+                    executions.trace(result.untraced)
+                elif result.num_steps:
+                    is_empty = False
+                    yield result
+                    sizes.note_taken()
         if is_empty:
-            raise ValueError(NO_BATCHES.format(passes.argument))
-
-    def _schedule(self, function: Execution, args: Any) -> Result:
-        return Result(self.coordinator, function, tuple(args))
-
-    def _arrivals(self, capacity: int) -> Arrivals:
-        strategy = self._model.distribute_strategy
-        answers = functools.partial(cluster.tell_who_answers, strategy)
-        return Arrivals(capacity, Silence(answers))
+            raise ValueError(NO_BATCHES.format(batches.argument))
 
     def _window(self) -> int:
         """Returns how many executions are scheduled at once.
@@ -179,15 +155,16 @@ class ScheduledSteps:
             sizes.append(getattr(optimizer, "total_num_replicas", 0))
         return self._num_workers + max(sizes)
 
-    def _functions(self, kind: str, batches: Batches) -> _Functions:
+    def _executions(self, kind: str, batches: Batches) -> Executions:
         """Returns the functions for a kind of steps, kept until something changes."""
         step = getattr(self._model, f"{kind}_step")
+        reading = batches.reading()
         key = (
             step,
             trainer.made_by_compile(self._model),
             # Whoever reads the data: a function knows the results of one trace alone.
             batches.element_spec,
-            type(batches),
+            type(reading),
             list(optimizers_of(self._model)),
             self._metrics,
             self._prefetch_rows,
@@ -196,42 +173,13 @@ class ScheduledSteps:
         known = self._kept.by_kind
         if kind not in known or known[kind][0] != key:
             fold_seeds = self._num_workers > 1
-            prefetch_rows = self._prefetch_rows
-            step = Step(self._model, kind, fold_seeds, self._metrics, prefetch_rows)
-            next_number = functools.partial(next, self._kept.numbers)
-            functions = _Functions(step, self._metrics, next_number, prefetch_rows)
-            known[kind] = (key, functions)
-        return known[kind][1]
-
-
-class _Functions:
-    """The functions of executions of one kind of steps."""
-
-    def __init__(
-        self,
-        step: Step,
-        metrics: Metrics,
-        next_number: Callable[[], int],
-        prefetch_rows: bool,
-    ):
-        self._step = step
-        self._metrics = metrics
-        self._next_number = next_number
-        self._prefetch_rows = prefetch_rows
-        self._by_size: dict[int, Execution] = {}
-
-    def of(self, size: int, batches: Batches) -> Execution:
-        """Returns the function of so many steps, made when it is first needed."""
-        if size not in self._by_size:
-            self._by_size[size] = Execution(
-                self._step,
-                self._metrics,
-                batches,
-                size,
-                self._next_number,
-                self._prefetch_rows,
+            step = Step(
+                self._model, kind, fold_seeds, self._metrics, self._prefetch_rows
             )
-        return self._by_size[size]
+            next_number = functools.partial(next, self._kept.numbers)
+            strategy = self._model.distribute_strategy
+            known[kind] = (key, Executions(step, reading, next_number, strategy))
+        return known[kind][1]
 
 
 class _Kept:
@@ -245,5 +193,5 @@ class _Kept:
 
     def __init__(self):
         self.metrics = NO_METRICS
-        self.by_kind: dict[str, tuple[Any, _Functions]] = {}
+        self.by_kind: dict[str, tuple[Any, Executions]] = {}
         self.numbers = itertools.count()

@@ -9,10 +9,12 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras.compat import trainer
-from tf_syncrep.python.keras.compat.autograph import traced_by
+from tf_syncrep.python.keras.compat.autograph import as_keras_traces, traced_by
+from tf_syncrep.python.keras.fit.counted_last import count_last
 from tf_syncrep.python.keras.fit.exact_state import exact_state
 from tf_syncrep.python.keras.fit.joining import are_alike
 from tf_syncrep.python.keras.fit.metrics import Metrics
+from tf_syncrep.python.keras.parts import optimizers_of
 from tf_syncrep.python.keras.sync_replicas.rounds import Rounds
 from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import rounds_of
 from tf_syncrep.python.keras.transfers.transfers import joined_transfers
@@ -23,6 +25,10 @@ class Step:
 
     Each call traces another step into the same graph. As in all functions of
     TensorFlow, the steps' effects on a variable have their order.
+
+    Attributes:
+        metrics: the state of the model's metrics.
+        prefetch_rows: whether rows come before the last step's updates.
     """
 
     def __init__(
@@ -46,8 +52,8 @@ class Step:
         self._model = model
         self._kind = kind
         self._fold_seeds = fold_seeds
-        self._metrics = metrics
-        self._prefetch_rows = prefetch_rows
+        self.metrics = metrics
+        self.prefetch_rows = prefetch_rows
         # A synchronous step waits for its permit before it reads any variable.
         self._rounds = rounds_of(model.optimizer) if kind == "train" else Rounds()
 
@@ -67,15 +73,21 @@ class Step:
         model, kind = self._model, self._kind
 
         def step_on(batch):
-            with self._metrics.steps_on(handles), inlined(model):
-                return getattr(model, f"{kind}_step")(batch)
+            with self.metrics.steps_on(handles), inlined(model):
+                return as_keras_traces(getattr(model, f"{kind}_step"))(batch)
 
+        graph = tf.compat.v1.get_default_graph()
+        num_before = len(graph.get_operations())
         seeds_of = number if self._fold_seeds else None
-        joined = joined_transfers(lookups_wait=not self._prefetch_rows)
+        joined = joined_transfers(lookups_wait=not self.prefetch_rows)
         with joined, self._rounds.step(), exact_state(seeds_of):
             result = model.distribute_strategy.run(step_on, args=(batch,))
             trainer.count_steps(model, kind)
-            return tf.nest.map_structure(_as_tensor, result)
+            result = tf.nest.map_structure(_as_tensor, result)
+        if kind == "train":
+            counters = [optimizer.iterations for optimizer in optimizers_of(model)]
+            count_last(counters, graph.get_operations()[num_before:])
+        return result
 
     def of_all(self, results: list[Any]) -> Any:
         """Returns the result of several steps: the last one's, or all predictions.

@@ -1,0 +1,455 @@
+"""The batches of `fit`, and how they get to the workers."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+from absl import logging
+
+from tf_syncrep.python.keras.compat.closures import worker_index
+from tf_syncrep.python.keras.compat.data_adapters import Adapter
+from tf_syncrep.python.keras.compat.datasets import is_made
+from tf_syncrep.python.keras.fit.adapters import without_optionals
+from tf_syncrep.python.keras.fit.chunks import ITERATOR_SPEC, batch_of, take_chunk
+from tf_syncrep.python.keras.fit.ends import Ends, Window
+from tf_syncrep.python.keras.fit.sizes import Sizes
+from tf_syncrep.python.keras.fit.worker_datasets import WorkersDatasets
+
+NO_BATCHES = "`{}` must have a batch. Received: an empty dataset"
+
+_RAN_OUT = (
+    "%s ran out of data after %d of %d steps, which ends the epoch. Give fewer steps, "
+    "or data that goes on: let a dataset repeat."
+)
+
+# How many times a pass may find that a worker has not made its data, before it goes on
+# without it. It asks 20 times a second, so this is ten minutes.
+_PATIENCE = 12_000
+
+
+# Makes a concrete function end when closures of the coordinator are cancelled.
+Cancelable = Callable[[Any], Callable[..., Any]]
+
+
+class Scheduled(NamedTuple):
+    """An execution to schedule.
+
+    Attributes:
+        size: how many steps it has; the worker may have data for fewer.
+        args: the arguments of its function, after which this one is called.
+    """
+
+    size: int
+    args: tuple[Any, ...]
+
+
+class Batches(abc.ABC):
+    """Batches for the steps of epochs.
+
+    Attributes:
+        num_steps: how many steps an epoch has; None if that is known only at its end.
+        element_spec: the specs of a batch.
+        argument: the argument of `fit`, `evaluate` or `predict` that has them.
+    """
+
+    num_steps: int | None
+    element_spec: Any
+    argument = "x"
+
+    def begin_epoch(self, epoch: int, resume: bool) -> bool:
+        """Begins an epoch.
+
+        Args:
+            epoch: its number.
+            resume: whether the epoch was begun before, and a checkpoint was saved in
+                it.
+
+        Returns:
+            Whether there is an epoch left.
+        """
+        del epoch, resume
+        return True
+
+    def end_epochs(self) -> None:
+        """Ends what `begin_epoch` began."""
+        return
+
+    def passes(self, num_workers: int, window: int) -> Iterator[Window | Ends]:
+        """Yields for each pass over the data of an epoch what tells when it is over.
+
+        Args:
+            num_workers: how many workers there are.
+            window: how many executions are scheduled at once.
+        """
+        del num_workers
+        yield Window(window)
+
+    def is_made(self) -> bool:
+        """Returns whether all workers have made their data, or were waited for."""
+        return True
+
+    @abc.abstractmethod
+    def executions(self, sizes: Sizes, first_step: int = 0) -> Iterator[Scheduled]:
+        """Yields the executions of one epoch, from a step on."""
+
+    def due(
+        self, size: int, args: tuple[Any, ...], cancelable: Cancelable
+    ) -> tuple[int, tuple[Any, ...]]:
+        """Returns how many steps a worker has data for, and their function's arguments.
+
+        It is called on the thread of the worker, before the steps.
+
+        Args:
+            size: how many steps are to be made at the most.
+            args: the worker's part of the arguments that were scheduled.
+            cancelable: makes functions cancelable that it calls.
+
+        Returns:
+            The number is 0 at the end of the worker's data.
+        """
+        del cancelable
+        return size, args
+
+    def note_done(self, num_steps: int) -> bool:
+        """Takes note that steps were made, on the thread of their worker.
+
+        Returns:
+            Whether more steps are to be made at once, as their batches have been read.
+        """
+        del num_steps
+        return False
+
+    @abc.abstractmethod
+    def reading(self) -> Reading:
+        """Returns how functions of executions read the batches."""
+
+
+class Reading(abc.ABC):
+    """How functions of executions read batches, of which it holds none."""
+
+    @abc.abstractmethod
+    def signature(self, size: int) -> tuple[Any, ...]:
+        """Returns the specs of the arguments of a function of so many steps."""
+
+    @abc.abstractmethod
+    def take(self, size: int, *args: Any) -> list[Any]:
+        """Returns, in the function, its batches."""
+
+
+class SentBatches(Batches):
+    """Batches that the coordinator reads and sends with each execution.
+
+    Each is used exactly once, and one worker gets them in order.
+    """
+
+    def __init__(self, adapter: Adapter, goes_on: bool, argument: str = "x"):
+        """Reads nothing yet.
+
+        Args:
+            adapter: the source of the batches.
+            goes_on: whether an epoch goes on after the last batch of the epoch before,
+                or begins with the first batch again.
+            argument: the argument that has the batches, for errors.
+        """
+        self.argument = argument
+        self._adapter = adapter
+        self.element_spec = adapter.dataset.element_spec
+        self._steps_of_epoch = adapter.steps_of_epoch
+        self._goes_on = goes_on
+        self._iterator: Any = None
+        self._is_reading = self._has_read = False
+        self.num_steps = adapter.steps_of_epoch or adapter.num_batches
+
+    def begin_epoch(self, epoch: int, resume: bool) -> bool:
+        """Begins an epoch if there is a batch; the first epoch finds that out later."""
+        del epoch, resume
+        return not self._has_read or self._has_batch()
+
+    def first(self) -> Any:
+        """Returns the first batch, and leaves it to be read again."""
+        if not self._has_batch():
+            raise ValueError(NO_BATCHES.format(self.argument))
+        batch = next(self._iterator)
+        self._iterator = itertools.chain([batch], self._iterator)
+        return without_optionals(batch)
+
+    def executions(self, sizes: Sizes, first_step: int = 0) -> Iterator[Scheduled]:
+        """Yields the executions of one epoch, from a step on."""
+        if not self._has_batch():
+            raise ValueError(NO_BATCHES.format(self.argument))
+        limit, first = self._steps_of_epoch, first_step
+        next(itertools.islice(self._iterator, first_step, first_step), None)
+        try:
+            while limit is None or first < limit:
+                size = sizes.next(None if limit is None else limit - first)
+                batches = list(itertools.islice(self._iterator, size))
+                if len(batches) == size:
+                    yield Scheduled(size, (batches,))
+                else:
+                    yield from (Scheduled(1, ([batch],)) for batch in batches)
+                first += len(batches)
+                if len(batches) < size:
+                    if limit is not None:
+                        logging.warning(_RAN_OUT, self.argument, first, limit)
+                    self._iterator = None
+                    break
+        finally:
+            if not self._goes_on:
+                self._iterator = None
+            self.end_epochs()
+
+    def end_epochs(self) -> None:
+        """Ends the threads that read ahead."""
+        if self._is_reading:
+            self._is_reading = False
+            self._adapter.end_epoch()
+
+    def _has_batch(self) -> bool:
+        """Returns whether there is a batch; goes back to the first if all were read."""
+        if not self._is_reading:
+            self._is_reading = True
+            self._adapter.begin_epoch()
+        for iterator in (self._iterator, self._adapter.dataset):
+            if iterator is not None:
+                self._iterator = iter(iterator)
+                for batch in self._iterator:
+                    self._iterator = itertools.chain([batch], self._iterator)
+                    self._has_read = True
+                    return True
+        return False
+
+    def reading(self) -> Reading:
+        """Returns how functions of executions read the batches."""
+        return _Sent(self.element_spec)
+
+
+class _Sent(Reading):
+    """Batches are arguments."""
+
+    def __init__(self, spec: Any):
+        self._spec = spec
+
+    def signature(self, size: int) -> tuple[Any, ...]:
+        """Returns the specs of the dataset, in which a batch's size may be unknown.
+
+        The function must not be traced for each size: Keras weighs losses by the size
+        of the batch if the trace knows it.
+        """
+        return ([self._spec] * size,)
+
+    def take(self, size: int, *args: Any) -> list[Any]:
+        """Returns the batches that were sent."""
+        del size
+        (batches,) = args
+        return [without_optionals(batch) for batch in batches]
+
+
+class WorkersBatches(Batches):
+    """Batches that each worker reads by itself, without a break between epochs."""
+
+    def __init__(self, iterator: Any, num_steps: int, element_spec: Any):
+        """Wraps the workers' iterators."""
+        self._iterator = iterator
+        self.element_spec = element_spec
+        self._steps_of_epoch = self.num_steps = num_steps
+
+    def executions(self, sizes: Sizes, first_step: int = 0) -> Iterator[Scheduled]:
+        """Yields the executions of one epoch, from a step on."""
+        first = first_step
+        while first < self._steps_of_epoch:
+            size = sizes.next(self._steps_of_epoch - first)
+            yield Scheduled(size, (self._iterator,))
+            first += size
+
+    def reading(self) -> Reading:
+        """Returns how functions of executions read the batches."""
+        return _Read(self.element_spec)
+
+
+class _Read(Reading):
+    """Batches are read one after the other."""
+
+    def __init__(self, spec: Any):
+        self._spec = spec
+
+    def signature(self, size: int) -> tuple[Any, ...]:
+        """Returns the spec of the iterator."""
+        del size
+        return (tf.data.IteratorSpec(self._spec),)
+
+    def take(self, size: int, *args: Any) -> list[Any]:
+        """Reads the batches."""
+        (iterator,) = args
+        return [next(iterator) for _ in range(size)]
+
+
+@dataclasses.dataclass
+class _Place:
+    """Where a worker is in its data.
+
+    Attributes:
+        iterator: the iterator that it reads.
+        number: the last pass that it has ended.
+        chunk: the batches that it has read last, on the worker.
+        num_batches: how many these are.
+        num_done: how many of them it has trained on.
+    """
+
+    iterator: Any
+    number: int
+    chunk: Any = None
+    num_batches: int = 0
+    num_done: int = 0
+
+
+class WorkersPasses(Batches):
+    """Batches that each worker reads to an end; an epoch is a pass over all of them.
+
+    A worker reads a chunk of batches, which stays there, and tells their number. So it
+    is known how many steps an execution makes before it is called, and one that runs
+    again on the same worker has the same batches.
+
+    If they come from work queues, an epoch is one of the queues', and the other workers
+    read what a lost one had not finished in another pass.
+    """
+
+    num_steps = None
+
+    def __init__(self, datasets: WorkersDatasets):
+        """Reads nothing yet.
+
+        Args:
+            datasets: the workers' datasets.
+        """
+        self.element_spec = datasets.element_spec
+        self._datasets = datasets
+        self._queues = datasets.queues
+        self._iterator: Any = None
+        self._patience = _PATIENCE
+        self._take: Any = None
+        # Each worker's thread reads and writes the place of its own worker alone.
+        self._places: dict[int, _Place] = {}
+        self._number = 0
+        self._absent: set[int] = set()
+
+    def begin_epoch(self, epoch: int, resume: bool) -> bool:
+        """Begins an epoch of all queues."""
+        self._datasets.epoch = epoch
+        epochs = [queue.begin_epoch(resume) for queue in self._queues]
+        return None not in epochs
+
+    def passes(self, num_workers: int, window: int) -> Iterator[Window | Ends]:
+        """Yields what tells when a pass of all workers is over."""
+        if self._iterator is None:
+            self._iterator = self._datasets.iterator()
+            function = tf.function(take_chunk, autograph=False)
+            self._take = function.get_concrete_function(ITERATOR_SPEC)
+        is_left = True
+        while is_left:
+            self._number += 1
+            ends = Ends(num_workers, window, self._absent)
+            yield ends
+            self._absent = ends.lost
+            if ends.lost:
+                logging.warning(
+                    "fit: %d of %d workers do not answer at the end of an epoch, which "
+                    "ends without them.",
+                    len(ends.lost),
+                    num_workers,
+                )
+            is_left = self.has_left(bool(ends.lost))
+
+    def is_made(self) -> bool:
+        """Returns whether all workers have made their data, or were waited for.
+
+        A worker that does not answer is waited for once.
+        """
+        if self._patience == 0 or is_made(self._iterator):
+            return True
+        self._patience -= 1
+        return False
+
+    def has_left(self, some_are_lost: bool) -> bool:
+        """Returns whether another pass is needed to end the epoch.
+
+        Args:
+            some_are_lost: whether workers, and what they were reading, were lost in the
+                last pass.
+        """
+        left = False
+        for queue in self._queues:
+            stats = queue.stats()
+            not_handed_out = stats["epoch"] <= stats["limit"]
+            if stats["waiting_items"] or (
+                some_are_lost and (stats["in_flight"] or not_handed_out)
+            ):
+                # This takes back what lost workers hold.
+                queue.begin_epoch(resume=True)
+                left = True
+        return left
+
+    def end_epochs(self) -> None:
+        """Ends the epochs of all queues."""
+        for queue in self._queues:
+            queue.end_epochs()
+
+    def executions(self, sizes: Sizes, first_step: int = 0) -> Iterator[Scheduled]:
+        """Yields executions of a pass without end."""
+        del first_step
+        while True:
+            yield Scheduled(sizes.largest, (self._iterator,))
+
+    def due(
+        self, size: int, args: tuple[Any, ...], cancelable: Cancelable
+    ) -> tuple[int, tuple[Any, ...]]:
+        """Returns how many steps a worker has data for, and their function's arguments.
+
+        It reads a chunk if none is left.
+        """
+        (iterator,) = args
+        worker = worker_index()
+        place = self._places.get(worker)
+        if place is None or place.iterator is not iterator:
+            # The worker began another life, with a dataset of its own.
+            place = self._places[worker] = _Place(iterator, self._number - 1)
+        while place.num_done == place.num_batches and place.number < self._number:
+            place.num_batches = place.num_done = 0
+            place.chunk, num_batches = cancelable(self._take)(iterator)
+            place.num_batches = int(num_batches)
+            # A worker that was not heard of in a pass has its end still before it.
+            place.number += not place.num_batches
+        num_left = place.num_batches - place.num_done
+        num_steps = size if num_left >= size else min(num_left, 1)
+        return num_steps, (place.chunk, tf.constant(place.num_done))
+
+    def note_done(self, num_steps: int) -> bool:
+        """Takes note that steps were made, on the thread of their worker."""
+        place = self._places[worker_index()]
+        place.num_done += num_steps
+        return place.num_done < place.num_batches
+
+    def reading(self) -> Reading:
+        """Returns how functions of executions read the batches."""
+        return _Held(self.element_spec)
+
+
+class _Held(Reading):
+    """Batches are in a chunk, from a place in it on."""
+
+    def __init__(self, spec: Any):
+        self._spec = spec
+
+    def signature(self, size: int) -> tuple[Any, ...]:
+        """Returns the specs of a chunk and a place."""
+        del size
+        return (tf.TensorSpec([None], tf.variant), tf.TensorSpec([], tf.int32))
+
+    def take(self, size: int, *args: Any) -> list[Any]:
+        """Returns the batches."""
+        chunk, first = args
+        return [batch_of(chunk, first + i, self._spec) for i in range(size)]

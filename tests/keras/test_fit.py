@@ -9,6 +9,7 @@ import dataclasses
 import importlib.util
 import itertools
 import json
+import logging
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -206,3 +207,35 @@ def test_all_kinds_of_data_are_validated_on_beside_each(kind):
 def test_fit_of_keras_3_names_what_makes_it_run(outcomes):
     said = outcomes["before install_fit"]["failed"]
     assert "Call tfs.keras.install_fit() before" in said
+
+
+class _Keeps(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self):
+        super().__init__()
+        self.said = []
+
+    def emit(self, record):
+        self.said.append(record.getMessage())
+
+
+def what_tensorflow_says_of_first_steps():
+    """The messages of TensorFlow's logger."""
+    heard = _Keeps()
+    logging.getLogger("tensorflow").addHandler(heard)
+    with keras_sync_replicas.make_strategy().scope():
+        model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+        model.compile(tfs.keras.AdamAsync(0.05), loss="mse")
+    x, y = np.ones([20, 2], np.float32), np.ones([20, 1], np.float32)
+    tfs.keras.fit(model, x, y, batch_size=4, verbose=0)
+    tfs.keras.evaluate(model, x, y, batch_size=4, verbose=0)
+    tfs.keras.predict(model, x, batch_size=4, verbose=0)
+    return heard.said
+
+
+@pytest.mark.ci
+def test_first_steps_make_tensorflow_say_nothing():
+    with clusters.Cluster(num_workers=1, num_ps=1) as cluster:
+        env = cluster.environment()
+        assert not programs.call(what_tensorflow_says_of_first_steps, env=env)

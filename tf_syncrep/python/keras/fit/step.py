@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.compat.autograph import traced_by
+from tf_syncrep.python.keras.compat.scheduled import as_scheduled
 from tf_syncrep.python.keras.fit.exact_state import exact_state
 from tf_syncrep.python.keras.fit.joining import are_alike
 from tf_syncrep.python.keras.fit.metrics import Metrics
@@ -73,7 +74,8 @@ class Step:
         seeds_of = number if self._fold_seeds else None
         joined = joined_transfers(lookups_wait=not self._prefetch_rows)
         with joined, self._rounds.step(), exact_state(seeds_of):
-            result = model.distribute_strategy.run(step_on, args=(batch,))
+            with as_scheduled(model.distribute_strategy):
+                result = model.distribute_strategy.run(step_on, args=(batch,))
             trainer.count_steps(model, kind)
             return tf.nest.map_structure(_as_tensor, result)
 

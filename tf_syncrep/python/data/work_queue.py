@@ -59,7 +59,7 @@ def naming_items() -> Iterator[None]:
             for queue in {id(queue): queue for queue in queues}.values():
                 # The server with the ledger may be what was lost.
                 with contextlib.suppress(tf.errors.OpError):
-                    queue.say_what_is_unfinished()
+                    queue.say_recent_items()
             raise
 
 
@@ -308,28 +308,32 @@ class WorkQueue:
             name.decode(): int(value) for name, value in zip(names, values, strict=True)
         }
 
-    def unfinished(self, session: Any = None) -> list[Any]:
-        """Returns the items that were begun and are not finished.
+    def recent_items(self, session: Any = None) -> list[Any]:
+        """Returns the items that readers have, and those that they had before.
 
         If reading fails, as at a line that cannot be parsed, the reason is in one of
-        them, or in one before that was still in a buffer.
+        them, unless a buffer (`prefetch`, a large batch) has read on far beyond it.
 
         Args:
             session: the session, in graphs of `tf.compat.v1`.
 
         Returns:
-            Elements of `items`: those that readers have now, and those that dead ones
-            have given back.
+            Elements of `items`, in the queue's order.
         """
-        numbers = self.save(session)[_ITEMS_OF_STATE + 1 :: 2].tolist()
-        return [self.items[number] for number in numbers]
+        if self._ledger is not None:
+            numbers = self._ledger.recent(_check_session(session))
+        else:
+            with tf.device(self._device):
+                numbers = work_queue_ops.work_queue_recent(self._handle()).numpy()
+        return [self.items[number] for number in sorted({*numbers.tolist()})]
 
-    def say_what_is_unfinished(self) -> None:
-        """Logs which items are not finished, if any."""
-        if items := self.unfinished():
+    def say_recent_items(self) -> None:
+        """Logs which items readers have, and had before, if any."""
+        if items := self.recent_items():
             more = len(items) - _NAMED_ITEMS
             logging.error(
-                "When this failed, readers of a WorkQueue had not finished: %s%s.",
+                "When this failed, readers of a WorkQueue were reading, or had just "
+                "read: %s%s.",
                 ", ".join(map(repr, items[:_NAMED_ITEMS])),
                 f" and {more} more" if more > 0 else "",
             )

@@ -286,9 +286,8 @@ class RecentOp final : public OpKernel {
     OP_REQUIRES_OK(ctx, Lookup(ctx, &resource));
     const std::vector<int64_t> items = resource->queue()->Recent();
     Tensor* output;
-    OP_REQUIRES_OK(
-        ctx, ctx->allocate_output(0, {static_cast<int64_t>(items.size())},
-                                  &output));
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(
+                            0, {static_cast<int64_t>(items.size())}, &output));
     std::copy(items.begin(), items.end(), Data<int64_t>(*output));
   }
 };

@@ -204,8 +204,8 @@ def _adding(part: KeyedPart) -> Any:
                     resource=variable.handle, indices=rows, updates=value
                 )
 
-    # Not the `tf.function`: TensorFlow would take five parts, each of which is traced at
-    # its first call, for one function that is traced again and again.
+    # Not the `tf.function`: TensorFlow would take five parts, each of which is traced
+    # at its first call, for one function that is traced again and again.
     return add.get_concrete_function()
 
 

@@ -127,8 +127,7 @@ wheels:
 
 demo: $(installed)
 	echo "== tf-syncrep launch --workers 3 --ps 2 examples/word_vectors.py --replicas-to-aggregate 2"
-	TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} \
-	  $(bin)/tf-syncrep launch --workers 3 --ps 2 examples/word_vectors.py \
+	$(bin)/tf-syncrep launch --workers 3 --ps 2 examples/word_vectors.py \
 	  --replicas-to-aggregate 2
 	echo "== tf-syncrep report build/demo/logs --output build/demo/training.png"
 	$(bin)/tf-syncrep report build/demo/logs --output build/demo/training.png

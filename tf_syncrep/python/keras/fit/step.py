@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.compat.autograph import traced_by
+from tf_syncrep.python.keras.compat.coordinator_log import shorten_errors_of_closures
 from tf_syncrep.python.keras.compat.scheduled import as_scheduled
 from tf_syncrep.python.keras.fit.exact_state import exact_state
 from tf_syncrep.python.keras.fit.joining import are_alike
@@ -44,6 +45,7 @@ class Step:
             prefetch_rows: whether rows come before the last step's updates. Then they
                 do not wait for dense variables.
         """
+        shorten_errors_of_closures()
         self._model = model
         self._kind = kind
         self._fold_seeds = fold_seeds

@@ -182,6 +182,5 @@ def test_steps_that_are_counted_without_a_queues_end_are_said(
 def test_arrays_of_many_sizes_are_no_retracing(caplog):
     for size in range(8, 20):
         for _ in range(2):
-            adapter = adapter_of(np.zeros([size, 2]), np.zeros([size]), batch_size=8)
-            assert sum(len(x) for x, _ in adapter.dataset) == size
+            adapter_of(np.zeros([size, 2]), np.zeros([size]), batch_size=8)
     assert "retracing" not in caplog.text

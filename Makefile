@@ -75,7 +75,7 @@ help:
 	@sed -n '/^$$/q; s/^# \{0,1\}//p' Makefile
 
 # These say what they do, or are long.
-.SILENT: $(tensorflow) $(installed) $(lint_tools) test test-longer soak tidy wheel wheels
+.SILENT: $(tensorflow) $(installed) $(lint_tools) demo test test-longer soak tidy wheel wheels
 
 # A virtual environment with TensorFlow, made anew for another version of it.
 # tf_keras is installed without its dependencies: it asks for the distribution
@@ -126,9 +126,10 @@ wheels:
 	[[ -z "$$failed" ]] || { echo "failed:$$failed" >&2; exit 1; }
 
 demo: $(installed)
-	TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} \
-	  $(bin)/tf-syncrep launch --workers 3 --ps 2 examples/word_vectors.py \
+	echo "== tf-syncrep launch --workers 3 --ps 2 examples/word_vectors.py --replicas-to-aggregate 2"
+	$(bin)/tf-syncrep launch --workers 3 --ps 2 examples/word_vectors.py \
 	  --replicas-to-aggregate 2
+	echo "== tf-syncrep report build/demo/logs --output build/demo/training.png"
 	$(bin)/tf-syncrep report build/demo/logs --output build/demo/training.png
 
 test: $(installed)

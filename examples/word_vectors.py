@@ -184,10 +184,14 @@ class Progress(tf.keras.callbacks.Callback):
 
         share = (epoch + 1) / epochs
         neighbours = nearest(self._corpus, self.model.vectors_as_array(), "tuple", 3)
+        left = ""
+        if epoch:  # The first one says little of the others: a step is traced in it.
+            secs_per_epoch = (now - self.seconds[0]) / epoch
+            left = f"{secs_per_epoch * (epochs - epoch - 1):.0f} s left"
         print(
             f"{share:4.0%}  step {self.steps[-1]:,}  loss {self.losses[-1]:.3f}  "
             f"{steps_per_epoch / (now - before):3.0f} steps/s  "
-            f"{now / share - now:2.0f} s left   tuple ~ {', '.join(neighbours)}",
+            f"{left:>10}   tuple ~ {', '.join(neighbours)}",
             flush=True,
         )
 

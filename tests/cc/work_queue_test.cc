@@ -280,6 +280,17 @@ TEST_F(WorkQueueTest, LostAnswerIsGivenAgain) {
   EXPECT_EQ(Code(asks_again), -1);
 }
 
+TEST_F(WorkQueueTest, RecentItemsAreThoseOfReadersAndTheOnesBefore) {
+  Make(9);
+  const int64_t first = TakeNow(Reader("a")).ticket;
+  EXPECT_EQ(queue_->Recent(), std::vector<int64_t>({0}));
+  const int64_t second = TakeNow(Reader("a"), first).ticket;
+  TakeNow(Reader("b"));
+  EXPECT_EQ(queue_->Recent(), std::vector<int64_t>({1, 2, 0}));
+  TakeNow(Reader("a"), second);
+  EXPECT_EQ(queue_->Recent(), std::vector<int64_t>({3, 2, 1}));
+}
+
 TEST_F(WorkQueueTest, WaitsEndWithTheQueueOrByTheirNumber) {
   Make(1);
   TakeNow(Reader("a"));

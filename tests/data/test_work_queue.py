@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 import tf_syncrep as tfs
+from tf_syncrep.python.data.work_queue import naming_items
 
 tf1 = tf.compat.v1
 PROGRAM = pathlib.Path(__file__).with_name("work_queue_program.py")
@@ -119,6 +120,51 @@ def test_an_epoch_begins_with_what_readers_had_not_finished():
     assert queue.begin_epoch() == 1
     assert lists(queue.dataset()) == [0, 1, 2]
     assert queue.begin_epoch() is None
+
+
+def test_an_epoch_that_datasets_cut_off_is_told_of_when_it_goes_on(caplog):
+    queue = tfs.data.WorkQueue(5, num_epochs=2)
+    told = []
+    for _ in range(3):
+        queue.begin_epoch()
+        told.append("take()" in caplog.text)
+        lists(queue.dataset().take(2))
+    assert told == [False, True, True]
+    said = [x.getMessage() for x in caplog.records if "take()" in x.getMessage()]
+    assert len(said) == 1
+    # The second one was read, and not finished.
+    assert "goes on with epoch 0, of which 4 of 5 items are left" in said[0]
+
+
+def test_epochs_that_were_read_to_their_ends_are_not_told_of(caplog):
+    queue = tfs.data.WorkQueue(5, num_epochs=2)
+    while queue.begin_epoch() is not None:
+        lists(queue.dataset())
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("num_readers", [1, 2])
+def test_error_of_a_garbled_line_names_the_files_that_were_being_read(
+    tmp_path, caplog, num_readers
+):
+    files = [str(tmp_path / name) for name in "abcd"]
+    for file in files:
+        # tf.data reads some lines ahead.
+        garbled = "x\n" if file == files[2] else ""
+        pathlib.Path(file).write_text("1\n" * 100 + garbled + "1\n" * 100)
+    queue = tfs.data.WorkQueue(files)
+
+    @naming_items()
+    def read():
+        lines = queue.dataset(tf.data.TextLineDataset, num_readers)
+        lists(lines.map(lambda line: tf.strings.to_number(line, tf.int64)))
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="StringToNumberOp"):
+        read()
+    read = files if num_readers > 1 else files[1:3]
+    assert queue.recent_items() == read
+    (said,) = [x.getMessage() for x in caplog.records]
+    assert said.endswith(f"had just read: {', '.join(map(repr, read))}.")
 
 
 def test_for_ever_has_no_end():

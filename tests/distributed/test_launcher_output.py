@@ -11,6 +11,8 @@ import pytest
 import waiting
 from process_threads import only_child
 
+from tf_syncrep.python.distribute import local_cluster
+
 ONE_SCRIPT = ("launch", "--run-script-on", "workers", "--ps", 0)
 FREED = (
     "kernel_and_device.cc:101] Ignoring error status when releasing multi-device "
@@ -104,6 +106,19 @@ def test_lines_have_the_time_and_the_name_of_their_task(script, source, stdout, 
         own = [line for line in lines if " launch   | " not in line]
         assert all(re.match(r"\d\d:\d\d:\d\d worker-0 \| ", line) for line in own)
         assert [line.partition(" | ")[2] for line in own] == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "of_script", "of_server"),
+    [({}, "1", "2"), ({"TF_CPP_MIN_LOG_LEVEL": "0"}, "0", "0")],
+)
+def test_tensorflows_lines_of_information_are_for_those_who_ask(
+    given, of_script, of_server
+):
+    (task,) = local_cluster.tasks_of({"worker": ["localhost:1"]})
+    name = "TF_CPP_MIN_LOG_LEVEL"
+    assert task.environment(given)[name] == of_script
+    assert task.server_environment(given)[name] == of_server
 
 
 def test_what_the_locale_cannot_show_is_replaced(script):

@@ -245,10 +245,10 @@ def test_full_table_refuses_and_says_so_once_in_a_fit_that_does(caplog):
     told = [x.getMessage() for x in caplog.records if "is full" in x.getMessage()]
     assert len(told) == 1
     assert "Table 'small', or a part of it, is full: 4 of its 4 rows" in told[0]
-    assert history.history["rows/small"] == [4, 4]
-    assert history.history["without_row/small"] == [6, 6]
-    assert history.history["admitted/small"] == [4, 0]
-    assert history.history["evicted/small"] == [0, 0]
+    assert history.history["tables/rows"] == [4, 4]
+    assert history.history["tables/without_row"] == [6, 6]
+    assert history.history["tables/admitted"] == [4, 0]
+    assert history.history["tables/evicted"] == [0, 0]
     np.testing.assert_array_equal(
         model.layers[0](np.arange(10)).numpy().any(axis=1).sum(), 4
     )

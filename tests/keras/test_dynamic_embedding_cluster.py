@@ -136,7 +136,7 @@ def asynchronous(strategy):
     (bias,) = keras_variants.native(model.dense.bias).numpy()
     return {
         "losses": history.history["loss"],
-        "rows": history.history["rows/items"],
+        "rows": history.history["tables/rows"],
         "evaluated": evaluated,
         "stats": stats,
         "stats_after": model.embedding.table_stats(),
@@ -321,7 +321,7 @@ def test_workers_meet_new_keys_and_evaluation_makes_none(training):
         assert stats == result["stats_after"][name]
         keys = result["tables"][name]["keys"]
         assert keys == models.KEYS[name].tolist()
-    assert result["rows"][-1] == models.SIZES["items"]
+    assert result["rows"][-1] == sum(models.SIZES.values())
     assert result["losses"][-1] < 0.7 * result["losses"][0]
     # Ids without a row have zeros, so only the bias remains.
     np.testing.assert_allclose(result["of_unknown"], result["bias"], rtol=1e-6)

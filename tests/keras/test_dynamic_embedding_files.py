@@ -61,6 +61,37 @@ def trained(optimizer, **options):
     return model
 
 
+def test_rows_that_a_restart_restores_do_not_count_as_admitted(tmp_path):
+    for epochs in (1, 2):
+        model = functional("adam", Dynamic(100))
+        history = tfs.keras.fit(
+            model,
+            batches(0),
+            epochs=epochs,
+            verbose=0,
+            callbacks=[tfs.keras.Checkpoint(str(tmp_path))],
+        ).history
+    assert history["tables/admitted"] == [0]
+    assert history["tables/rows"][0] > 0
+
+
+def test_tables_of_one_program_are_maintained_and_restored_without_retracing(
+    tmp_path, caplog
+):
+    for _ in range(6):
+        model = functional("adam")  # of two tables, which evict
+        tfs.keras.fit(
+            model,
+            batches(0),
+            epochs=1,
+            verbose=0,
+            callbacks=[tfs.keras.Checkpoint(str(tmp_path))],
+        )
+        tfs.keras.maintain_tables(model)
+        tfs.keras.Checkpoint(str(tmp_path), model=model).restore()
+    assert "retracing" not in caplog.text
+
+
 def assert_same_tables(model, other, tolerance=0.0):
     for layer, same in zip(model.layers, other.layers, strict=True):
         if hasattr(layer, "table_stats"):

@@ -243,16 +243,20 @@ def test_fit_maintains_and_says_what_it_counts(caplog):
     keys = models.as_keys(models.batch(12, 1)[0])
     used = np.unique(np.concatenate([keys["watched"].ravel(), keys["candidate"]]))
     np.testing.assert_array_equal(model.tables()["items"].keys, used)
-    assert history.history["rows/items"][-1] == len(used)
-    assert history.history["without_row/items"] == [0, 0]
-    stats = model.embedding.table_stats()["items"]
-    assert stats["evicted"] == stats["admitted"] - len(used) > 0
+    of_tables = model.embedding.table_stats()
+    assert of_tables["items"]["rows"] == len(used)
+    names = ("rows", "evicted", "admitted")
+    stats = {x: sum(table[x] for table in of_tables.values()) for x in names}
+    assert history.history["tables/rows"][-1] == stats["rows"]
+    assert history.history["tables/without_row"] == [0, 0]
+    assert stats["evicted"] == stats["admitted"] - stats["rows"] > 0
     # They were admitted in both trainings, and evicted in the second one alone.
-    assert sum(history.history["evicted/items"]) == stats["evicted"]
-    assert 0 < sum(history.history["admitted/items"]) < stats["admitted"]
+    assert sum(history.history["tables/evicted"]) == stats["evicted"]
+    assert 0 < sum(history.history["tables/admitted"]) < stats["admitted"]
 
 
-def test_fit_counts_in_each_of_two_tables_of_one_name():
+def _fit_two_tables_of_one_name(**options):
+    """The history, in which one table has 20 rows, and the other 3."""
     layers = [
         tfs.keras.DistributedEmbedding(
             tfs.keras.FeatureConfig("f", tfs.keras.TableConfig("items", size, 4))
@@ -265,9 +269,37 @@ def test_fit_counts_in_each_of_two_tables_of_one_name():
     model.compile(tfs.keras.AdamAsync(0.1), loss="mse")
     ids = np.arange(20, dtype=np.int64)
     x, y = [ids, ids % 3], np.ones([20, 1], np.float32)
-    history = tfs.keras.fit(model, x, y, batch_size=20, verbose=0).history
-    found = {name: value for name, value in history.items() if name.startswith("rows")}
-    assert found == {"rows/items": [20], "rows/items#2": [3]}
+    options |= {"batch_size": 20, "epochs": 2, "verbose": 0}
+    return tfs.keras.fit(model, x, y, **options).history
+
+
+def test_logs_have_sums_over_all_tables():
+    history = _fit_two_tables_of_one_name()
+    assert {name: x for name, x in history.items() if name != "loss"} == {
+        "tables/rows": [23, 23],
+        "tables/without_row": [0, 0],
+        "tables/admitted": [23, 0],
+        "tables/evicted": [0, 0],
+    }
+
+
+@pytest.mark.skipif(
+    not importlib.util.find_spec("tensorboard"), reason="needs tensorboard"
+)
+def test_tensorboards_callback_gets_what_fit_counts_in_each_table(tmp_path):
+    board = tf.keras.callbacks.TensorBoard(str(tmp_path))
+    _fit_two_tables_of_one_name(callbacks=[board])
+    found = {}
+    for path in tmp_path.glob("tables/events*"):
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                numbers = found.setdefault(value.tag, [])
+                numbers.append(float(tf.make_ndarray(value.tensor)))
+    assert len(found) == 8
+    # Two layers have a table of this name.
+    assert found["tables/rows/items"] == [20, 20]
+    assert found["tables/rows/items#2"] == [3, 3]
+    assert found["tables/admitted/items#2"] == [3, 0]
 
 
 def test_rows_of_weights_that_early_stopping_has_restored_stay():
@@ -319,26 +351,6 @@ def test_fit_says_that_a_table_was_full_although_it_evicts(caplog):
         assert not told
 
 
-@pytest.mark.skipif(
-    not importlib.util.find_spec("tensorboard"), reason="needs tensorboard"
-)
-def test_tensorboards_callback_gets_what_fit_counts(tmp_path):
-    model = models.growing(tfs.keras.AdamAsync(0.05), unused_for=20)
-    board = tf.keras.callbacks.TensorBoard(str(tmp_path))
-    data = models.dataset([0, 1] * 20, 12, with_keys=True)
-    history = tfs.keras.fit(model, data, epochs=2, verbose=0, callbacks=[board]).history
-    found = {}
-    for path in tmp_path.glob("train/events*"):
-        for event in tf.compat.v1.train.summary_iterator(str(path)):
-            for value in event.summary.value:
-                if "/items" in value.tag:
-                    numbers = found.setdefault(value.tag, [])
-                    numbers.append(float(tf.make_ndarray(value.tensor)))
-    counted = ("rows", "without_row", "admitted", "evicted")
-    assert found == {f"epoch_{x}/items": history[f"{x}/items"] for x in counted}
-    assert found["epoch_admitted/items"][0] > 0
-
-
 def test_memory_is_that_of_rows_in_use_and_of_all_their_slots():
     model, layer = small(tfs.keras.AdamAsync(0.5), Dynamic(1000, unused_for=1))
     row = 4 * 4  # of floats
@@ -373,7 +385,8 @@ def test_fit_maintains_with_callbacks_in_a_list_of_keras():
     data = tf.data.Dataset.range(20).map(lambda x: (x, 1.0)).batch(1)
     history = tfs.keras.fit(model, data, callbacks=listed)
     assert layer.table_stats()["t"]["evicted"] > 10
-    assert history.history["rows/t"] == [len(layer.get_embedding_tables()["t"].keys)]
+    rows = len(layer.get_embedding_tables()["t"].keys)
+    assert history.history["tables/rows"] == [rows]
     assert batches == list(range(20))
 
 

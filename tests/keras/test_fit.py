@@ -9,6 +9,7 @@ import dataclasses
 import importlib.util
 import itertools
 import json
+import logging
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -206,3 +207,65 @@ def test_all_kinds_of_data_are_validated_on_beside_each(kind):
 def test_fit_of_keras_3_names_what_makes_it_run(outcomes):
     said = outcomes["before install_fit"]["failed"]
     assert "Call tfs.keras.install_fit() before" in said
+
+
+class _Keeps(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self):
+        super().__init__()
+        self.said = []
+
+    def emit(self, record):
+        self.said.append(record.getMessage())
+
+
+def what_tensorflow_says_of_first_steps():
+    """The messages of TensorFlow's logger."""
+    heard = _Keeps()
+    logging.getLogger("tensorflow").addHandler(heard)
+    with keras_sync_replicas.make_strategy().scope():
+        model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+        model.compile(tfs.keras.AdamAsync(0.05), loss="mse")
+    x, y = np.ones([20, 2], np.float32), np.ones([20, 1], np.float32)
+    tfs.keras.fit(model, x, y, batch_size=4, verbose=0)
+    tfs.keras.evaluate(model, x, y, batch_size=4, verbose=0)
+    tfs.keras.predict(model, x, batch_size=4, verbose=0)
+    return heard.said
+
+
+@pytest.mark.ci
+def test_first_steps_make_tensorflow_say_nothing():
+    with clusters.Cluster(num_workers=1, num_ps=1) as cluster:
+        env = cluster.environment()
+        assert not programs.call(what_tensorflow_says_of_first_steps, env=env)
+
+
+def what_is_logged_of_a_missing_file(path):
+    """The lines of TensorFlow's logger before the error, and the error's type."""
+    heard = _Keeps()
+    logging.getLogger("tensorflow").addHandler(heard)
+    with keras_sync_replicas.make_strategy().scope():
+        model = keras_variants.small_model()
+        model.compile(tfs.keras.AdamAsync(0.05), loss="mse")
+
+    def read(context):
+        # It is not read to build the model.
+        there = fit_scenarios.dataset()
+        missing = tf.data.TextLineDataset(path).flat_map(lambda _: there)
+        return there.concatenate(missing)
+
+    try:
+        tfs.keras.fit(model, read, steps_per_epoch=100, verbose=0)
+    except tf.errors.NotFoundError:
+        return "\n".join(heard.said).splitlines()
+
+
+@pytest.mark.ci
+def test_a_missing_file_is_few_lines_of_the_log(tmp_path):
+    path = str(tmp_path / "missing")
+    with clusters.Cluster(num_workers=1, num_ps=1) as cluster:
+        env = cluster.environment()
+        lines = programs.call(what_is_logged_of_a_missing_file, path, env=env)
+    assert any(f"{path}; No such file" in line for line in lines)
+    assert len(lines) < 20

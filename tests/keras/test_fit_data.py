@@ -180,3 +180,10 @@ def test_steps_that_are_counted_without_a_queues_end_are_said(
             "steps_per_epoch=7 does not end where a WorkQueue of num_epochs=2" in line
         )
         assert "Make it with num_epochs=None" in line
+
+
+def test_arrays_of_many_sizes_are_no_retracing(caplog):
+    for size in range(8, 20):
+        for _ in range(2):
+            adapter_of(np.zeros([size, 2]), np.zeros([size]), batch_size=8)
+    assert "retracing" not in caplog.text

@@ -57,6 +57,7 @@ MODULES = {
     f"{AUTO_CONTROL_DEPS}_utils": ["get_read_write_resource_inputs"],
     "tensorflow.python.ops.control_flow_util": ["GraphOrParentsInXlaContext"],
     # `private_names` looks for names of these.
+    "tensorflow.python.distribute": ["parameter_server_strategy_v2"],
     "tensorflow.python.distribute.coordinator.values": [
         "PerWorkerDatasetFromDatasetFunction"
     ],
@@ -168,8 +169,10 @@ NAMES_OF_TENSORFLOW = {
     "embedding": ["_track_trackable", "_delete_tracking"],
     # A coordinator of a cluster sets it; see test_fit_workers.py.
     "per-worker dataset": ["_dataset_fn"],
+    # That of a cluster has it; see test_fit.py, and `private_names`.
+    "parameter server strategy": ["_allow_run_without_coordinator"],
     # Those of a cluster have them; see test_fit_passes.py.
-    "coordinator": ["_being_scheduled", "_cancellation_mgr", "_cluster"],
+    "coordinator": ["_cancellation_mgr", "_cluster"],
     "per-worker iterator": ["_status", "_values"],
 }
 

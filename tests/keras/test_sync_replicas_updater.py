@@ -14,12 +14,16 @@ from tf_syncrep.python.keras.sync_replicas.cluster_rounds import ClusterRounds
 DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 
-@pytest.fixture
-def rounds():
+def make_rounds():
     ops = ClusterOps(1, 1, 60.0, 600.0, False, True, DEVICE)
     optimizer = types.SimpleNamespace(iterations=tf.Variable(0, dtype=tf.int64))
     strategy = tf.distribute.get_strategy()
-    made = ClusterRounds(ops, strategy, optimizer, update=None)
+    return ClusterRounds(ops, strategy, optimizer, update=None)
+
+
+@pytest.fixture
+def rounds():
+    made = make_rounds()
     yield made
     made.close()
 
@@ -65,3 +69,12 @@ def test_observer_that_fails_is_called_no_more_and_ends_nothing(
     assert "disk full" in caplog.text
     rounds.remove_observer(fail)  # whoever has added it removes it at the end
     assert updater.cause is None
+
+
+def test_optimizers_of_one_program_trace_their_functions_once_and_not_again(caplog):
+    for _ in range(12):
+        made = make_rounds()
+        made.start()
+        made.drain()
+        made.finish(flush=True)
+    assert "retracing" not in caplog.text

@@ -32,7 +32,7 @@ def _facts(output: str) -> dict[str, str]:
     return {label: value.strip() for label, _, value in lines if value}
 
 
-def test_names_versions_library_and_ops(copy):
+def test_names_versions_and_library_on_a_page(copy):
     result = _run(copy)
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.endswith("All is well.\n")
@@ -45,7 +45,7 @@ def test_names_versions_library_and_ops(copy):
     assert facts["Op library"] == str(copy.library)
     assert facts["built for"].startswith(f"TensorFlow {tf.__version__}, by ")
     assert facts["loads"] == "yes"
-    assert facts["ops"].split(", ")[:2] == ["ApplyAdamAsync", "ResourceApplyAdamAsync"]
+    assert "ops" not in facts
     assert facts["CPU level"] in ("avx512", "avx2", "baseline")
     assert {
         "NumPy",

@@ -602,6 +602,14 @@ def test_what_is_exported_can_be_imported():
     np.testing.assert_array_equal(other.vectors.numpy()[rows], np.float32(expected))
 
 
+def test_imported_keys_do_not_count_as_admitted():
+    part = Part([normal()])
+    part.import_([1, 2], [0, 0], [1, 1])
+    assert part.stats()[:4] == (2, 100, 0, 0)
+    part.find(part.request([[2, 3]]), True)
+    assert part.stats()[:4] == (3, 100, 0, 1)
+
+
 def test_an_import_that_does_not_fit_writes_nothing():
     part = Part([normal(capacity=3)])
     part.import_([1, 2], [0, 0], [1, 1])

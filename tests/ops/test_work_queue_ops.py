@@ -94,6 +94,15 @@ def test_wait_ends_with_its_step():
         assert dict(zip(names, values, strict=True))[b"waiting"] == 0
 
 
+def test_recent_items_are_those_of_readers_and_the_ones_before():
+    handle = queue(5)
+    assert ops.work_queue_recent(handle).numpy().tolist() == []
+    first, *_ = take(handle, A)
+    take(handle, A, first)
+    take(handle, B)
+    assert sorted(ops.work_queue_recent(handle).numpy()) == [0, 1, 2]
+
+
 def test_restored_queue_goes_on_and_others_states_are_refused():
     handle = queue(3, shuffle=True, seed=5)
     first, *_ = take(handle, A)

@@ -539,7 +539,8 @@ def work_queues(call):
     call("syncrep_work_queue_restore", {**queue, "state": state.numpy()})
     call("syncrep_work_queue_limit", {**queue, "epoch": _ONE})
     names, values = call("syncrep_work_queue_stats", queue)
-    return [*results, state, names, values]
+    (items,) = call("syncrep_work_queue_recent", queue)
+    return [*results, state, names, values, items]
 
 
 SCENARIOS = (

@@ -17,9 +17,8 @@ DROPPED = {"late": 3, "voided": 1}
 WAITED = {"worker:0": 0.25, "worker:1": 0.5}
 
 
-@pytest.fixture
-def figure(tmp_path):
-    """A picture of a training with figures for each second."""
+def drawn(tmp_path, start=0):
+    """A picture of a training with figures for each second after its start."""
     events = []
     for i, loss in enumerate(LOSSES, start=1):
         counts, waits, drops = (
@@ -27,12 +26,17 @@ def figure(tmp_path):
             for rates in (CONTRIBUTED, WAITED, DROPPED)
         )
         figures = event_logs.sync_figures(3 * i, counts, waits, **drops)
-        events.append((1e9 + i, {**figures, "loss": loss}))
+        events.append((1e9 + start + i, {**figures, "loss": loss}))
     path = event_logs.write(tmp_path / "events.out.tfevents.1", events, 1e9)
     found, _ = training.latest([event_files.read(path)], tmp_path)
     figure = picture.draw(found, "a title", "a line below it")
     figure.draw_without_rendering()
     return figure
+
+
+@pytest.fixture
+def figure(tmp_path):
+    return drawn(tmp_path)
 
 
 def legend(axes):
@@ -62,8 +66,16 @@ def test_first_panel_has_the_loss_of_each_moment(figure):
     assert legend(axes) == ["loss\n0.1 at the end"]
 
 
+def test_picture_begins_with_the_first_update(tmp_path):
+    figure = drawn(tmp_path, start=25)
+    np.testing.assert_allclose(figure.axes[0].get_xlim(), (25, 25 + SECONDS))
+    tops, edges, _ = figure.axes[1].patches[0].get_data()
+    assert edges[0] == figure.axes[0].get_xlim()[0]
+    np.testing.assert_allclose(tops[1:], CONTRIBUTED["worker:0"])
+
+
 @pytest.mark.parametrize(
-    ("panel", "drawn", "names"),
+    ("panel", "shown", "names"),
     [
         # They are sorted from the top down, as they are stacked.
         (1, [(0, 4), (4, 6)], ["worker:1: 20, slowest", "worker:0: 40"]),
@@ -72,12 +84,12 @@ def test_first_panel_has_the_loss_of_each_moment(figure):
     ],
     ids=["contributions", "dropped", "share_of_time_waited"],
 )
-def test_other_panels_have_the_same_in_each_second(figure, panel, drawn, names):
+def test_other_panels_have_the_same_in_each_second(figure, panel, shown, names):
     axes = figure.axes[panel]
     assert legend(axes) == names
-    for patch, (bottom, top) in zip(axes.patches, drawn, strict=True):
+    for patch, (bottom, top) in zip(axes.patches, shown, strict=True):
         tops, edges, baseline = patch.get_data()
-        assert (edges[0], edges[-1]) == (0, SECONDS)
+        np.testing.assert_allclose((edges[0], edges[-1]), (0, SECONDS))
         np.testing.assert_allclose(tops, top)
         if bottom is not None:
             np.testing.assert_allclose(baseline, bottom)

@@ -123,6 +123,27 @@ def test_time_of_training_is_told_by_who_writes_it(tmp_path, pause_secs):
     assert found.updates_per_second == pytest.approx(20)
     assert found.seconds_of_work(found.slowest) == pytest.approx(0.05)
     assert found.waited_share(found.workers["worker:0"]) == pytest.approx(0.4)
+    # A reader who divides the one number by the other is told what is not in it.
+    said = "200 updates in 70 s, 20 updates/s without start and pauses; "
+    assert summary.headline(found).startswith(said) == bool(pause_secs)
+
+
+def test_updates_begin_after_the_start(tmp_path):
+    session(tmp_path / "events.out.tfevents.1", 1e9, 20)
+    found, _ = latest(tmp_path)
+    assert found.begin == pytest.approx(5)
+
+
+def test_start_is_left_out_of_the_rate_also_if_figures_are_written_before_it(tmp_path):
+    first = (1e9 + 0.5, event_logs.sync_figures(0, {}, {}, training_secs=0))
+    rest = [
+        (1e9 + 20 + i, event_logs.sync_figures(10 * i, {}, {}, training_secs=20 + i))
+        for i in range(1, 11)
+    ]
+    event_logs.write(tmp_path / "a.tfevents.1", [first, *rest], 1e9)
+    found, _ = latest(tmp_path)
+    assert found.updates_per_second == pytest.approx(10)
+    assert found.begin == pytest.approx(20)
 
 
 def test_a_table_whose_first_figures_are_cut_off_is_left_out(tmp_path):
@@ -184,27 +205,29 @@ def test_losses_come_from_the_folders_nearest_to_the_figures(tmp_path):
     event_logs.write(run / "validation" / "a.tfevents.1", validation, 1e9)
     event_logs.write(other / "a.tfevents.1", [(1e9 + 3, {"loss": 7.0})], 1e9)
     found, _ = latest(tmp_path)
-    assert sorted(found.losses) == ["train: batch_loss", "validation: epoch_loss"]
+    assert sorted(found.losses) == ["train: batch_loss", "validation: loss"]
     np.testing.assert_allclose(found.losses["train: batch_loss"].values[:2], [1, 0.5])
-    np.testing.assert_array_equal(found.losses["validation: epoch_loss"].seconds, [10])
+    np.testing.assert_array_equal(found.losses["validation: loss"].seconds, [10])
 
 
 @pytest.mark.parametrize(
-    ("folder", "losses"),
+    ("folder", "losses", "names"),
     [
         # Those of training and of validation may share a folder.
-        (".", {"epoch_loss": 0.5, "epoch_val_loss": 0.6}),
+        (".", {"epoch_loss": 0.5, "epoch_val_loss": 0.6}, ["loss", "val_loss"]),
         # An evaluator writes no other loss, while the validation of `fit` does.
-        ("validation", {"evaluation_loss_vs_iterations": 0.5}),
+        ("validation", {"evaluation_loss_vs_iterations": 0.5}, ["evaluation_loss"]),
     ],
 )
-def test_only_losses_are_shown(tmp_path, folder, losses):
+def test_only_losses_are_shown_by_the_names_that_fit_prints(
+    tmp_path, folder, losses, names
+):
     session(tmp_path / "a.tfevents.1", 1e9, 20)
     scalars = [(1e9 + 9, {**losses, "epoch_auc": 0.7})]
     event_logs.write(tmp_path / folder / "a.tfevents.2", scalars, 1e9)
     found, _ = latest(tmp_path)
     shown = {name.split(": ")[-1]: x.last for name, x in found.losses.items()}
-    assert shown == pytest.approx(losses)
+    assert shown == pytest.approx(dict(zip(names, losses.values(), strict=True)))
 
 
 def test_a_worker_of_an_earlier_session_alone_is_gone_and_not_the_slowest(tmp_path):

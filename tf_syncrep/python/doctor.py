@@ -174,12 +174,12 @@ def _examine_library(report: Report, tf: ModuleType | None) -> bool:
     if tf is None and built is not None and there:
         return False  # without its TensorFlow nothing is known of it
     try:
-        module = op_library.load()
+        op_library.load()
     except ImportError as error:
         report.facts.append(("  loads", "no"))
         report.problems.append(str(error))
         return False
-    report.facts += [("  loads", "yes"), ("  ops", ", ".join(_op_names(module)))]
+    report.facts.append(("  loads", "yes"))
     return True
 
 
@@ -288,23 +288,6 @@ def _is_supported(tf_version: str) -> bool:
 
 def _package_folder() -> str:
     return os.path.dirname(op_library.library_path())
-
-
-def _op_names(module: ModuleType) -> list[str]:
-    """Returns the names of the ops in a module made by `tf.load_op_library`.
-
-    It has each op as a function in snake case and under the op's own name, with an
-    underscore after the prefix if there is a prefix.
-    """
-    prefix = "Syncrep_"
-    functions = (name for name in dir(module) if name.islower())
-    names = {"".join(map(str.capitalize, name.split("_"))) for name in functions}
-    names |= {prefix + name.removeprefix("Syncrep") for name in names}
-    return sorted(
-        name.replace(prefix, "Syncrep>")
-        for name in names
-        if callable(getattr(module, name, None))
-    )
 
 
 def _wanted_tensorflow() -> str:

@@ -359,7 +359,7 @@ class TableImportOp final : public OpKernel {
     auto* const vectors = part->template data<LibType<T>>(kVectors);
     new_rows.Draw(part->tensor(kVectors).dim_size(1), vectors, sharder);
     if (!new_rows.Add(part->columns(), vectors, {index->clock(), 1}, rows,
-                      sharder)) {
+                      sharder, /*were_seen=*/false)) {
       return OutOfMemoryFor(size);
     }
     for (int64_t i = 0; i < size; ++i) {

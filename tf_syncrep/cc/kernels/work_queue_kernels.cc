@@ -277,6 +277,21 @@ class SaveOp final : public OpKernel {
   }
 };
 
+class RecentOp final : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override {
+    tensorflow::core::RefCountPtr<WorkQueueResource> resource;
+    OP_REQUIRES_OK(ctx, Lookup(ctx, &resource));
+    const std::vector<int64_t> items = resource->queue()->Recent();
+    Tensor* output;
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(
+                            0, {static_cast<int64_t>(items.size())}, &output));
+    std::copy(items.begin(), items.end(), Data<int64_t>(*output));
+  }
+};
+
 class RestoreOp final : public OpKernel {
  public:
   using OpKernel::OpKernel;
@@ -327,6 +342,8 @@ REGISTER_KERNEL_BUILDER(Name("Syncrep>WorkQueueStats").Device(DEVICE_CPU),
                         StatsOp);
 REGISTER_KERNEL_BUILDER(Name("Syncrep>WorkQueueSave").Device(DEVICE_CPU),
                         SaveOp);
+REGISTER_KERNEL_BUILDER(Name("Syncrep>WorkQueueRecent").Device(DEVICE_CPU),
+                        RecentOp);
 REGISTER_KERNEL_BUILDER(Name("Syncrep>WorkQueueRestore").Device(DEVICE_CPU),
                         RestoreOp);
 

@@ -144,6 +144,18 @@ GateStatus WorkQueue::Restore(const WorkQueueState& state) {
   return {};
 }
 
+std::vector<int64_t> WorkQueue::Recent() const {
+  const MutexLock lock(mu_);
+  std::vector<int64_t> items;
+  for (const auto& [reader, held] : held_) {
+    items.push_back(held.grant.item.item);
+  }
+  for (const auto& [reader, item] : last_ended_) {
+    items.push_back(item);
+  }
+  return items;
+}
+
 bool WorkQueue::Cancel(WaitId id) {
   Calls calls;
   {
@@ -252,6 +264,7 @@ void WorkQueue::GiveBackOne(std::map<ReaderKey, Held>::iterator held) {
 
 void WorkQueue::End(std::map<ReaderKey, Held>::iterator held) {
   ++counts_.done;
+  last_ended_[held->first] = held->second.grant.item.item;
   held_.erase(held);
 }
 

@@ -139,6 +139,10 @@ class WorkQueue {
   // other options.
   GateStatus Restore(const WorkQueueState& state);
 
+  // The items that readers have, and then those that each has read to its end
+  // last. If reading fails, the reason is likely in one of them.
+  std::vector<int64_t> Recent() const;
+
   // Ends the wait with a Cancelled status, and returns whether it still waited.
   bool Cancel(WaitId id);
 
@@ -200,6 +204,7 @@ class WorkQueue {
   WaitId last_wait_ TF_SYNCREP_GUARDED_BY(mu_) = 0;
   std::map<std::string, Life> lives_ TF_SYNCREP_GUARDED_BY(mu_);
   std::map<ReaderKey, Held> held_ TF_SYNCREP_GUARDED_BY(mu_);
+  std::map<ReaderKey, int64_t> last_ended_ TF_SYNCREP_GUARDED_BY(mu_);  // items
   std::set<WorkItem> given_back_ TF_SYNCREP_GUARDED_BY(mu_);
   std::map<WaitId, Wait> waits_ TF_SYNCREP_GUARDED_BY(mu_);
   WorkQueueState counts_ TF_SYNCREP_GUARDED_BY(mu_);  // only its counters

@@ -294,8 +294,8 @@ Tells how the tables of a part are.
 
 index: Handle of the index.
 stats: For each table a row of numbers: rows in use since the part was used first, rows,
-  keys that training found without a row, keys that got a row, rows that were evicted,
-  keys that a full table refused, gradients dropped, bytes of the index.
+  keys that training found without a row, keys that training gave a row, rows that were
+  evicted, keys that a full table refused, gradients dropped, bytes of the index.
 )doc");
 
 REGISTER_OP("Syncrep>TableExport")

@@ -119,6 +119,20 @@ names: The names of the counters.
 values: The values of the counters.
 )doc");
 
+REGISTER_OP("Syncrep>WorkQueueRecent")
+    .Input("handle: resource")
+    .Output("items: int64")
+    .SetIsStateful()
+    .SetShapeFn(VectorOutputs)
+    .Doc(R"doc(
+Tells which items readers have, and which they have read to their ends last.
+
+If reading fails, the reason is likely in one of them.
+
+handle: The queue.
+items: The items, from 0.
+)doc");
+
 REGISTER_OP("Syncrep>WorkQueueSave")
     .Input("handle: resource")
     .Output("state: int64")

@@ -110,9 +110,12 @@ class Calls:
                     checkpoint_ops.checkpoint_cancel(writers[number])
 
         with self._apart():
-            # It is traced now, because updates wait for the call.
-            self._begin = begin.get_concrete_function()
-        self._progress, self._cancel = progress, cancel
+            # They are traced now, because updates wait for the call of `begin`, and by
+            # hand, here and below: TensorFlow would take those of several engines for
+            # one function that is traced again and again.
+            self._begin, self._progress, self._cancel = (
+                x.get_concrete_function() for x in (begin, progress, cancel)
+            )
 
     def begin(self, prefixes: list[str], token: str, base: str) -> None:
         """Calls `checkpoint_begin` on each task."""
@@ -136,7 +139,9 @@ class Calls:
         """Calls `checkpoint_restore` on each task; returns how many bytes were read."""
         shares = [share.without_keyed() for share in contents.shares]
 
-        @tf.function(autograph=False)
+        @tf.function(
+            autograph=False, input_signature=[tf.TensorSpec([len(prefixes)], tf.string)]
+        )
         def restore(prefixes):
             sizes = []
             for share in shares:
@@ -154,7 +159,8 @@ class Calls:
             return sizes
 
         with self._apart():
-            return sum(int(x) for x in restore(tf.constant(prefixes, tf.string)))
+            sizes = restore.get_concrete_function()(tf.constant(prefixes, tf.string))
+            return sum(int(x) for x in sizes)
 
     def write(self, contents: Contents, paths: Sequence[str], text: str) -> None:
         """Has each task write a file."""
@@ -166,7 +172,7 @@ class Calls:
                     tf.io.write_file(path, text)
 
         with self._apart():
-            write()
+            write.get_concrete_function()()
 
     def merge(self, prefixes: list[str], prefix: str) -> None:
         """Merges the bundles of all tasks into one; their data files stay in place."""

@@ -173,7 +173,7 @@ class _Chunk:
 
 
 def _adding(part: KeyedPart) -> Any:
-    """Returns a function that adds rows of a chunk to a part, on the part's task."""
+    """Traces a function that adds rows of a chunk to a part, on the part's task."""
     dtypes = [variable.dtype for variable in part.variables]
 
     @tf.function(
@@ -204,7 +204,9 @@ def _adding(part: KeyedPart) -> Any:
                     resource=variable.handle, indices=rows, updates=value
                 )
 
-    return add
+    # Not the `tf.function`: TensorFlow would take five parts, each of which is traced
+    # at its first call, for one function that is traced again and again.
+    return add.get_concrete_function()
 
 
 def _part_names(arrays, part_number, num_parts):

@@ -35,6 +35,7 @@ class SessionLedger:
             handle: the handle of the queue.
         """
         self._stats = list(work_queue_ops.work_queue_stats(handle))
+        self._recent = work_queue_ops.work_queue_recent(handle)
         self._saved = work_queue_ops.work_queue_save(handle)
         self._state = tf.compat.v1.placeholder(tf.int64, [None], "work_queue_state")
         self._restore = work_queue_ops.work_queue_restore(handle, self._state)
@@ -42,6 +43,10 @@ class SessionLedger:
     def stats(self, session: Any) -> Sequence[Any]:
         """Returns the names of the counters, and their values."""
         return session.run(self._stats)
+
+    def recent(self, session: Any) -> Any:
+        """Returns the numbers of the items that readers have, and had before."""
+        return session.run(self._recent)
 
     def save(self, session: Any) -> Any:
         """Returns the state."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from tf_syncrep.python.data import session_takes
 from tf_syncrep.python.data.items import as_items, fingerprint
@@ -38,6 +39,28 @@ def queues_used() -> Iterator[list[WorkQueue]]:
         yield queues
     finally:
         _collections.pop()
+
+
+# An error names at most so many items.
+_NAMED_ITEMS = 16
+
+
+@contextlib.contextmanager
+def naming_items() -> Iterator[None]:
+    """Says which items were being read when an op fails within its context.
+
+    TensorFlow's error of a line that cannot be parsed names neither the file nor the
+    place in it. The queues are those of which datasets are made within the context.
+    """
+    with queues_used() as queues:
+        try:
+            yield
+        except tf.errors.OpError:
+            for queue in {id(queue): queue for queue in queues}.values():
+                # The server with the ledger may be what was lost.
+                with contextlib.suppress(tf.errors.OpError):
+                    queue.say_recent_items()
+            raise
 
 
 class WorkQueue:
@@ -135,6 +158,7 @@ class WorkQueue:
         self._eager_handle: Any = None  # a tensor, once the queue is made
         # In graphs of tf.compat.v1 only.
         self._ledger: session_takes.SessionLedger | None = None
+        self._has_told_of_cuts = False
         self._is_on_server = isinstance(
             tf.distribute.get_strategy(), tf.distribute.ParameterServerStrategy
         )
@@ -241,6 +265,19 @@ class WorkQueue:
         epoch = min([stats["epoch"], *waiting_items[::2]])
         if epoch == self._options["num_epochs"] != 0:
             return None
+        if epoch == stats["limit"] and not self._has_told_of_cuts:
+            self._has_told_of_cuts = True
+            num_items = len(self.items)
+            not_begun = num_items - stats["position"] if epoch == stats["epoch"] else 0
+            logging.warning(
+                "A WorkQueue goes on with epoch %d, of which %d of %d items are left: "
+                "readers ended before they did. If that was a take() on its dataset, "
+                "leave it out; steps_per_epoch= of `fit` makes epochs of so many "
+                "batches.",
+                epoch,
+                not_begun + waiting_items[::2].count(epoch),
+                num_items,
+            )
         self._set_limit(epoch)
         return epoch
 
@@ -270,6 +307,36 @@ class WorkQueue:
         return {
             name.decode(): int(value) for name, value in zip(names, values, strict=True)
         }
+
+    def recent_items(self, session: Any = None) -> list[Any]:
+        """Returns the items that readers have, and those that they had before.
+
+        If reading fails, as at a line that cannot be parsed, the reason is in one of
+        them, unless a buffer (`prefetch`, a large batch) has read on far beyond it.
+
+        Args:
+            session: the session, in graphs of `tf.compat.v1`.
+
+        Returns:
+            Elements of `items`, in the queue's order.
+        """
+        if self._ledger is not None:
+            numbers = self._ledger.recent(_check_session(session))
+        else:
+            with tf.device(self._device):
+                numbers = work_queue_ops.work_queue_recent(self._handle()).numpy()
+        return [self.items[number] for number in sorted({*numbers.tolist()})]
+
+    def say_recent_items(self) -> None:
+        """Logs which items readers have, and had before, if any."""
+        if items := self.recent_items():
+            more = len(items) - _NAMED_ITEMS
+            logging.error(
+                "When this failed, readers of a WorkQueue were reading, or had just "
+                "read: %s%s.",
+                ", ".join(map(repr, items[:_NAMED_ITEMS])),
+                f" and {more} more" if more > 0 else "",
+            )
 
     def save(self, session: Any = None) -> np.ndarray:
         """Returns the state of the queue, for a checkpoint and `restore`.

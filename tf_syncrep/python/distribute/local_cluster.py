@@ -64,6 +64,8 @@ class Task:
         environ.setdefault("PYTHONUNBUFFERED", "1")
         # All tasks share the machine's GPUs, if there are any.
         environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+        # TensorFlow's information hides what the script prints.
+        environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
         environ[ports.REUSE_PORT_VARIABLE] = "true"
         environ["TF_CONFIG"] = self.config.to_json()
         return proxies.environment(self.config, environ)
@@ -71,8 +73,9 @@ class Task:
     def server_environment(
         self, base: Mapping[str, str] | None = None
     ) -> dict[str, str]:
-        """Returns `environment` for `tf-syncrep serve`, which logs only warnings."""
-        return {"TF_CPP_MIN_LOG_LEVEL": "2"} | self.environment(base)
+        """Returns `environment` for `tf-syncrep serve`, which logs only errors."""
+        base = os.environ if base is None else base
+        return self.environment({"TF_CPP_MIN_LOG_LEVEL": "2"} | dict(base))
 
 
 def tasks_of(cluster: Mapping[str, Sequence[str]]) -> list[Task]:

@@ -97,7 +97,7 @@ class TableStats(NamedTuple):
         in_use: rows that have a key.
         capacity: rows.
         without_row: keys that training found without a row, lookup by lookup.
-        admitted: keys that got a row.
+        admitted: keys that training gave a row; imported ones do not count.
         evicted: rows that were evicted.
         refused: keys, of those without a row, that got none since no row was free.
         dropped: gradients of keys whose row has gone to another key.

@@ -60,6 +60,11 @@ def work_queue_stats(handle, name=None):
     return op_library.load().syncrep_work_queue_stats(handle, name=name)
 
 
+def work_queue_recent(handle, name=None):
+    """Tells which items readers have, and had before: Syncrep>WorkQueueRecent."""
+    return op_library.load().syncrep_work_queue_recent(handle, name=name)
+
+
 def work_queue_save(handle, name=None):
     """Returns the state of a queue, for `work_queue_restore`: Syncrep>WorkQueueSave."""
     return op_library.load().syncrep_work_queue_save(handle, name=name)

@@ -82,9 +82,9 @@ def chart(training: Training) -> str:
     """
     from tf_syncrep.python.report.training import DROPS
 
-    grid = np.linspace(0.0, training.seconds, _CHART_COLUMNS + 1)
+    grid = np.linspace(training.begin, training.seconds, _CHART_COLUMNS + 1)
     rows = [(name, _inside(curve, grid[1:])) for name, curve in training.losses.items()]
-    secs = max(training.seconds / _CHART_COLUMNS, 1e-9)
+    secs = max(float(grid[1] - grid[0]), 1e-9)
     rows.append(("updates/s", _gained(training, ["updates"], grid) / secs))
     if training.dropped:
         drops = [name for name in DROPS if name in training.counters]

@@ -63,7 +63,7 @@ def draw(training: Training, title: str, subtitle: str) -> Figure:
             row.axvline(restart, color="black", linewidth=1, linestyle="--")
     for restart in training.restarts:
         _note(rows[0], "restarted", (restart, 1), (4, -4), va="top")
-    rows[-1].set_xlim(0, edges[-1])
+    rows[-1].set_xlim(edges[0], edges[-1])
     rows[-1].set_xlabel("seconds of training")
     return figure
 
@@ -157,10 +157,10 @@ def _draw_waits(axes: Axes, training: Training, edges, colours) -> None:
 
 
 def _bin_edges(training: Training) -> np.ndarray:
-    """Cuts the time into equal parts, no finer than the figures' intervals."""
+    """Cuts the time of updates into equal parts, no finer than figures' intervals."""
     points = len(training.counters["updates"].seconds) - 1
-    end = max(training.seconds, 1e-3)
-    return np.linspace(0, end, min(max(points, 1), _MAX_BINS) + 1)
+    end = max(training.seconds, training.begin + 1e-3)
+    return np.linspace(training.begin, end, min(max(points, 1), _MAX_BINS) + 1)
 
 
 def _rates(counter: Curve, edges: np.ndarray) -> np.ndarray:

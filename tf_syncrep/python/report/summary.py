@@ -6,21 +6,27 @@ from collections.abc import Container, Sequence
 
 from tf_syncrep.python.report.training import DROPS, Training
 
+# A rate that differs by less is the quotient of updates and time, to a reader.
+_ALIKE = 0.01
+
 
 def headline(training: Training) -> str:
     """Returns one line: how many updates, with how many gradients, in what time.
 
     If the figures are sums of several sessions, as all figures of a report are, it says
-    so.
+    so, and if the rate is not the quotient of the other two numbers, why.
     """
     updates, seconds = training.total("updates"), training.seconds
+    rate = training.updates_per_second
+    is_quotient = abs(rate * seconds - updates) <= _ALIKE * updates
+    without = "" if is_quotient else " without start and pauses"
     quorum = f"{training.quorum} of " if training.quorum else ""
     count = len(training.workers)
     sessions = len(training.restarts) + 1
     sums = f"; sums of {sessions} sessions" if sessions > 1 else ""
     return (
         f"{updates:,.0f} updates in {seconds:,.0f} s, "
-        f"{training.updates_per_second:.3g} updates/s; "
+        f"{rate:.3g} updates/s{without}; "
         f"quorum {quorum}{count} worker{'s' if count != 1 else ''}{sums}"
     )
 

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import pathlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -35,7 +35,10 @@ _LOSS = re.compile(r"(^|[/_.])loss($|[/_.])", re.IGNORECASE)
 _VALIDATION = re.compile(r"(^|[/_.])(val|eval|validation|evaluation)[/_.]")
 # Keras writes each evaluation's loss twice, by iterations, as here, and by epochs. An
 # evaluator writes only this one.
-_LOSS_AGAIN = "evaluation_loss_vs_iterations"
+_BY_ITERATIONS = "_vs_iterations"
+_LOSS_AGAIN = "evaluation_loss" + _BY_ITERATIONS
+# What Keras writes before the names of metrics.
+_BY_EPOCHS = "epoch_"
 
 
 class NoFiguresError(Exception):
@@ -115,8 +118,9 @@ class Training(_Counted):
         quorum: how many gradients an update has, by the last figures.
         losses: curves by name.
         seconds: how long training took, with its interruptions.
-        measured_seconds: how long training took between the first and the last figures
-            of each session: without its start and its interruptions.
+        measured_seconds: how long training took between the first figures with an
+            update and the last ones of each session: without its start and its
+            interruptions.
         measured_updates: how many updates were made in this time.
         restarts: when each session except the first began.
         tables: the figures of each table that grows, by their names: "rows",
@@ -134,6 +138,17 @@ class Training(_Counted):
     measured_updates: float
     restarts: list[float]
     tables: dict[str, dict[str, float]]
+
+    @property
+    def begin(self) -> float:
+        """When updates began, after the start, in which a step is traced."""
+        updates = self.counters["updates"]
+        (with_some,) = np.nonzero(updates.values)
+        rate = self.updates_per_second
+        if not with_some.size or rate <= 0:
+            return 0.0
+        before, first = updates.seconds[with_some[0] - 1 : with_some[0] + 1]
+        return float(max(before, first - updates.values[with_some[0]] / rate))
 
     @property
     def updates_per_second(self) -> float:
@@ -249,7 +264,8 @@ def _losses(
     losses = {}
     for (parent, _), tag in chosen.items():
         points = np.concatenate(found[parent, tag])
-        name = f"{parent.name}: {tag}" if several else tag
+        name = tag.removeprefix(_BY_EPOCHS).removesuffix(_BY_ITERATIONS)
+        name = f"{parent.name}: {name}" if several else name
         losses[name] = points[np.argsort(points[:, 0], kind="stable")]
     return losses
 
@@ -275,7 +291,12 @@ def _training(
             owner[name] = clock.counter(parts, new_gates)
             if tag in sessions[-1].scalars:
                 last[name, task] = float(sessions[-1].scalars[tag].values[-1])
-    spans = [clock.seconds(file.scalars[_UPDATES].times[[0, -1]]) for file in sessions]
+    spans = [
+        clock.seconds(file.scalars[_UPDATES].times[[first, -1]])
+        for file, first in zip(
+            sessions, _first_figures(sessions, new_gates), strict=True
+        )
+    ]
     updates = [counters["updates"].at(span) for span in spans]
     if _TRAINING_SECS in counters:
         measured = [counters[_TRAINING_SECS].at(span) for span in spans]
@@ -340,6 +361,18 @@ def _new_gates(sessions: Sequence[EventFile]) -> list[bool]:
             last.clear()
         last.update((tag, x.values[-1]) for tag, x in series.items())
     return new_gates
+
+
+def _first_figures(
+    sessions: Sequence[EventFile], new_gates: Sequence[bool]
+) -> Iterator[int]:
+    """Yields the number of the first figures of each session that has an update."""
+    before = 0.0
+    for file, is_new in zip(sessions, new_gates, strict=True):
+        updates = file.scalars[_UPDATES].values
+        (more,) = np.nonzero(updates > (0.0 if is_new else before))
+        yield int(more[0]) if more.size else -1
+        before = updates[-1]
 
 
 class _Clock:

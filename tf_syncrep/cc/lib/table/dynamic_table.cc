@@ -304,7 +304,7 @@ void DynamicTable::PushFree(const int32_t* rows, int64_t size) {
 void DynamicTable::Add(const TableColumns& columns, const void* vectors,
                        const int64_t* keys, int64_t size, RowUse use,
                        const int32_t* free_rows, int32_t* rows,
-                       Sharder& sharder, bool* has_memory) {
+                       Sharder& sharder, bool* has_memory, bool were_seen) {
   std::fill(rows, rows + size, kNoRow);
   std::atomic<bool> has_room{true};
   *has_memory = ForEachByStripe</*kUses=*/true>(
@@ -338,7 +338,7 @@ void DynamicTable::Add(const TableColumns& columns, const void* vectors,
     }
   }
   in_use_ += num_added;
-  admitted_ += num_added;
+  admitted_ += were_seen ? num_added : 0;
 }
 
 void DynamicTable::CountWithoutRow(int64_t num, int64_t num_refused) {

@@ -119,11 +119,11 @@ class DynamicTable {
   // used and rows[i] is set to it, and free_rows[i] is given back. If there is
   // no memory, `has_memory` is set to false; for keys without a row rows[i] is
   // then kNoRow, and free_rows[i] is given back. The part's vectors begin at
-  // `vectors`.
+  // `vectors`. Keys that were seen in training count as admitted.
   void Add(const TableColumns& columns, const void* vectors,
            const int64_t* keys, int64_t size, RowUse use,
            const int32_t* free_rows, int32_t* rows, Sharder& sharder,
-           bool* has_memory);
+           bool* has_memory, bool were_seen = true);
 
   // Counts keys that training found without a row, and how many of these a full
   // table refused.

@@ -55,7 +55,7 @@ void NewRows::Draw(int64_t width, T* vectors, Sharder& sharder) const {
 }
 
 bool NewRows::Add(const TableColumns& columns, const void* vectors, RowUse use,
-                  int32_t* rows, Sharder& sharder) {
+                  int32_t* rows, Sharder& sharder, bool were_seen) {
   int64_t begin = 0;
   bool has_memory = true;
   const auto all_taken = std::move(taken_);
@@ -64,7 +64,8 @@ bool NewRows::Add(const TableColumns& columns, const void* vectors, RowUse use,
     bool has_room;
     index_->table(table).Add(columns, vectors, keys_.data() + begin,
                              end - begin, use, free_rows_.data() + begin,
-                             rows_.data() + begin, sharder, &has_room);
+                             rows_.data() + begin, sharder, &has_room,
+                             were_seen);
     has_memory &= has_room;
     for (; begin < end; ++begin) {
       rows[places_[begin]] = rows_[begin];

@@ -47,9 +47,11 @@ class NewRows {
   void Draw(int64_t width, T* vectors, Sharder& sharder) const;
 
   // Adds the keys to the index, and sets their rows in the caller's array.
-  // Returns false if there was no memory for some.
+  // Keys that were seen in training count as admitted. Returns false if there
+  // was no memory for some.
   [[nodiscard]] bool Add(const TableColumns& columns, const void* vectors,
-                         RowUse use, int32_t* rows, Sharder& sharder);
+                         RowUse use, int32_t* rows, Sharder& sharder,
+                         bool were_seen = true);
 
  private:
   // The rows of a table.

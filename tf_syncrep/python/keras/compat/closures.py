@@ -5,8 +5,7 @@ All private names here were checked with TensorFlow 2.15.1 and 2.21.0.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -43,22 +42,6 @@ def schedule(coordinator: Any, function: Callable[..., None], args: Any) -> None
     """
     # Nobody asks for the `RemoteValue`.
     coordinator._cluster.schedule(function, args=args, kwargs=None)
-
-
-@contextlib.contextmanager
-def tracing_closures(strategy: Any) -> Iterator[None]:
-    """Within this context, what is traced is to be scheduled.
-
-    Private: the strategy warns of each `run` that is traced elsewhere.
-    """
-    extended = strategy.extended
-    before = getattr(extended, "_being_scheduled", False)
-    extended._being_scheduled = True
-    try:
-        with strategy.scope():
-            yield
-    finally:
-        extended._being_scheduled = before
 
 
 def worker_index() -> int:

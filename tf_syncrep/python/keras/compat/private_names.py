@@ -13,6 +13,7 @@ import tensorflow as tf
 from absl import logging
 
 # Private: TensorFlow itself looks up in these modules what compat modules replace.
+from tensorflow.python.distribute import parameter_server_strategy_v2  # pyright: ignore
 from tensorflow.python.distribute.coordinator import values  # pyright: ignore
 from tensorflow.python.eager import cancellation, context  # pyright: ignore
 from tensorflow.python.eager.polymorphic_function import (  # pyright: ignore
@@ -30,6 +31,9 @@ _NAMES: dict[Any, list[str]] = {
     cancellation: ["context"],
     context: ["executor_scope"],
     function_context: ["make_function_context"],
+    parameter_server_strategy_v2.ParameterServerStrategyV2Extended: [
+        "_allow_run_without_coordinator"
+    ],
     random_seed: ["get_seed"],
     resource_variable_ops.BaseResourceVariable: ["_handle"],
     values.PerWorkerDatasetFromDatasetFunction: ["_dataset_fn"],

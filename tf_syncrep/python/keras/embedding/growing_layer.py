@@ -16,11 +16,12 @@ class GrowingLayer:
         Returns:
             The counters of each table by name: "rows" (in use) and "capacity" (rows
             that there is room for); "without_row", how often training looked up a key
-            that has no row; "admitted" and "evicted" (keys); "refused", how often a key
-            got no row because its part of the table was full; "dropped", how many
-            gradients came for a row that had been removed; "index_bytes", the memory of
-            the indices; "vector_bytes", the memory of the rows in use, with their keys;
-            "slot_bytes", that of their slots in all optimizers that train them.
+            that has no row; "admitted", keys to which training gave a row; "evicted"
+            (keys); "refused", how often a key got no row because its part of the table
+            was full; "dropped", how many gradients came for a row that had been
+            removed; "index_bytes", the memory of the indices; "vector_bytes", the
+            memory of the rows in use, with their keys; "slot_bytes", that of their
+            slots in all optimizers that train them.
 
         Example:
         >>> items = tfs.keras.TableConfig("items", tfs.keras.Dynamic(1000), 8)

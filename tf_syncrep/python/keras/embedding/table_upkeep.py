@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -26,9 +28,12 @@ _OF_LOOKUPS = ("rows", "without_row", "admitted")
 class TableUpkeep(tf.keras.callbacks.Callback):
     """Maintains a model's tables that grow, and adds their counters to the logs.
 
-    At the end of an epoch the logs have `rows/<table>`, the rows in use, and of the
-    steps of the epoch `without_row/<table>`, how often they looked up a key without a
-    row, `admitted/<table>` and `evicted/<table>`, how many keys got or lost a row.
+    At the end of an epoch the logs have `tables/rows`, the rows in use, and of the
+    steps of the epoch `tables/without_row`, how often they looked up a key without a
+    row, `tables/admitted` and `tables/evicted`, how many keys got or lost a row. These
+    are sums over all tables, of which there may be so many that nobody would read a
+    line with all of them. `tf.keras.callbacks.TensorBoard` gets those of each table,
+    as `tables/rows/<table>` and so on, in a run `tables` of its own.
 
     It warns of each table once: if it refuses keys, if no training step of an epoch has
     looked up in it, so that it stays empty, and if it has the key that NaN is cast to.
@@ -37,13 +42,16 @@ class TableUpkeep(tf.keras.callbacks.Callback):
     # Keras 2 refuses callbacks that look at batches in the strategy's scope without it.
     _supports_tf_logs = True
 
-    def __init__(self, maintains: bool):
+    def __init__(self, maintains: bool, log_dirs: Sequence[str] = ()):
         """Does nothing yet.
 
         Args:
             maintains: whether this callback has to maintain the tables.
+            log_dirs: the folders of TensorBoard's callbacks.
         """
         super().__init__()
+        self._log_dirs = log_dirs
+        self._writers: list[Any] | None = None
         self._maintains = maintains
         self._steps: int | None = None  # since the last maintenance in this training
         self._has_maintained = not maintains  # or another does, and is not asked
@@ -91,18 +99,22 @@ class TableUpkeep(tf.keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Adds the counters to the logs."""
-        del epoch
         stats = counters_of(self.model)
         self._warn_of_full(stats)
         if self._last_batch >= 0:
             self._warn_of_empty(stats)
             self._warn_of_nan()
-        for name, counts in stats.items() if logs is not None else ():
-            before = self._before.get(name, {})
-            logs[f"rows/{name}"] = counts["rows"]
-            for counter in _COUNTED:
-                logs[f"{counter}/{name}"] = counts[counter] - before.get(counter, 0)
-            self._before[name] = counts
+        scalars, sums = {}, dict.fromkeys(("rows", *_COUNTED), 0)
+        for name, counts in stats.items():
+            before = self._before.get(name, {}) | {"rows": 0}
+            for counter in sums:
+                number = counts[counter] - before.get(counter, 0)
+                scalars[f"tables/{counter}/{name}"] = number
+                sums[counter] += number
+        self._before = stats
+        if logs is not None:
+            logs.update({f"tables/{counter}": x for counter, x in sums.items()})
+        self._write(epoch, scalars)
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Notes the counters at the beginning."""
@@ -117,6 +129,24 @@ class TableUpkeep(tf.keras.callbacks.Callback):
         if not self._has_maintained:
             self._has_maintained = True
             self._warn_of_full(counters_of(self.model))
+        for writer in self._writers or ():
+            writer.close()
+
+    def _write(self, epoch: int, scalars: dict[str, int]) -> None:
+        """Writes the numbers of each table for TensorBoard."""
+        with tf.device("/device:CPU:0"):
+            if self._writers is None:
+                self._writers = [
+                    # A file beside those of the callback would end what TensorBoard
+                    # reads of them.
+                    tf.summary.create_file_writer(os.path.join(x, "tables"))
+                    for x in self._log_dirs
+                ]
+            for writer in self._writers:
+                with writer.as_default(step=epoch):
+                    for tag, number in scalars.items():
+                        tf.summary.scalar(tag, number)
+                writer.flush()
 
     def _warn_of_full(self, stats: dict[str, dict[str, int]]) -> None:
         sizes = sizes_of(self.model)
@@ -180,13 +210,16 @@ def with_upkeep(model: Any, callbacks: Any, maintains: bool) -> Any:
     """Adds a TableUpkeep to callbacks of `fit` if the model has tables that grow."""
     if not any(isinstance(x, GrowingLayer) for x in trainer.layers_of(model)):
         return callbacks
-    upkeep = TableUpkeep(maintains)
-    if isinstance(callbacks, tf.keras.callbacks.CallbackList):
+    is_list = isinstance(callbacks, tf.keras.callbacks.CallbackList)
+    each = callbacks.callbacks if is_list else tf.nest.flatten(callbacks or [])
+    boards = [x for x in each if isinstance(x, tf.keras.callbacks.TensorBoard)]
+    upkeep = TableUpkeep(maintains, [x.log_dir for x in boards])
+    if is_list:
         # A list notes which hooks its callbacks have when it is made, so that one that
         # is added later would not be called.
         return tf.keras.callbacks.CallbackList(
-            [upkeep, *callbacks.callbacks],
+            [upkeep, *each],
             model=model,
             **(getattr(callbacks, "params", None) or {}),
         )
-    return [upkeep, *tf.nest.flatten(callbacks or [])]
+    return [upkeep, *each]

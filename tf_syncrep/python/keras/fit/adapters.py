@@ -95,7 +95,7 @@ def _of_arrays(data: tuple[Any, Any, Any], options: dict[str, Any]) -> tuple[Any
         adapters.append(stock_adapter(tensors, **options))
         return dataset_of(adapters[-1], None)
 
-    function = tf.function(make, autograph=False)
+    function = tf.function(make, autograph=False).get_concrete_function(arrays)
     dataset = function(arrays)
     _of_sorts.append((key, function, adapters))
     return adapters[0], dataset

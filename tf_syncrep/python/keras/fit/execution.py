@@ -10,7 +10,6 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras.compat.call_time import value_at_call
-from tf_syncrep.python.keras.compat.closures import tracing_closures
 from tf_syncrep.python.keras.compat.graph_edges import return_results_at_once
 from tf_syncrep.python.keras.compat.random_seeds import seeds_of_copy
 from tf_syncrep.python.keras.compat.traces import traced_anew
@@ -191,6 +190,6 @@ class Executions:
         """Traces the function of so many steps, unless that was done."""
         if size not in self._by_size:
             step, reading = self._arguments
-            with tracing_closures(self._strategy):
+            with self._strategy.scope():
                 execution = Execution(step, reading, size, self._next_number)
             self._by_size[size] = execution

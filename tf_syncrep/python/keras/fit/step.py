@@ -10,6 +10,8 @@ import tensorflow as tf
 
 from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.compat.autograph import as_keras_traces, traced_by
+from tf_syncrep.python.keras.compat.coordinator_log import shorten_errors_of_closures
+from tf_syncrep.python.keras.compat.scheduled import as_scheduled
 from tf_syncrep.python.keras.fit.counted_last import count_last
 from tf_syncrep.python.keras.fit.exact_state import exact_state
 from tf_syncrep.python.keras.fit.joining import are_alike
@@ -49,6 +51,7 @@ class Step:
             prefetch_rows: whether rows come before the last step's updates. Then they
                 do not wait for dense variables.
         """
+        shorten_errors_of_closures()
         self._model = model
         self._kind = kind
         self._fold_seeds = fold_seeds
@@ -81,7 +84,8 @@ class Step:
         seeds_of = number if self._fold_seeds else None
         joined = joined_transfers(lookups_wait=not self.prefetch_rows)
         with joined, self._rounds.step(), exact_state(seeds_of):
-            result = model.distribute_strategy.run(step_on, args=(batch,))
+            with as_scheduled(model.distribute_strategy):
+                result = model.distribute_strategy.run(step_on, args=(batch,))
             trainer.count_steps(model, kind)
             result = tf.nest.map_structure(_as_tensor, result)
         if kind == "train":

@@ -310,7 +310,7 @@ class ClusterOps:
         with tf.device(self._device):
             sync_gate_ops.sync_gate_configure(self.gate(), quorum, total)
 
-    def fail(self, generation: Any, code: int, message: tf.Tensor) -> None:
+    def fail(self, generation: Any, code: tf.Tensor, message: tf.Tensor) -> None:
         """Ends all waits with an error."""
         with tf.device(self._device):
             sync_gate_ops.sync_gate_fail(self.gate(), code, message, generation)

@@ -234,7 +234,7 @@ class Updater:
             _END_SECS,
             self._fail_fn,
             self._generation,
-            tf.errors.FAILED_PRECONDITION,
+            tf.constant(tf.errors.FAILED_PRECONDITION),
             tf.constant(_ENDED),
         )
 
@@ -287,7 +287,7 @@ class Updater:
                 _END_SECS,
                 self._fail_fn,
                 generation,
-                tf.errors.INTERNAL,
+                tf.constant(tf.errors.INTERNAL),
                 tf.constant(_summary(error)),
             )
         finally:
@@ -432,12 +432,20 @@ def _call(function: Any, generation: Any, stopping: threading.Event) -> bool:
 
 
 def _function(python_function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a `tf.function` whose failure or cancellation does not affect others."""
-    function = tf.function(python_function)
+    """Returns a `tf.function` whose failure or cancellation does not affect others.
+
+    It is traced at its first call. TensorFlow counts traces of all functions with the
+    same code together, and would take a program's optimizers, each of which has its own
+    gate, for one that is traced again and again.
+    """
+    traces: list[Any] = []
 
     def call(*args: Any) -> Any:
         with compat.apart_from_closures():
-            return function(*args)
+            if not traces:
+                function = tf.function(python_function)
+                traces.append(function.get_concrete_function(*args))
+            return traces[0](*args)
 
     return call
 

@@ -106,9 +106,12 @@ class Maintenance:
         sizes = [size for x in self._tables for size in x.sizes_in_training().values()]
         #: How many steps there are from one maintenance to the next.
         self.every: int = steps_between(sizes)
-        self._run = tf.function(
-            self.build, autograph=False, input_signature=[tf.TensorSpec([], tf.int64)]
-        )
+        # Traced by hand, since TensorFlow would take those of several models for one
+        # function that is traced again and again.
+        with tf.init_scope():
+            self._run = tf.function(self.build, autograph=False).get_concrete_function(
+                tf.TensorSpec([], tf.int64)
+            )
 
     def steps(self, *optimizers: Any) -> int:
         """Returns the most updates that an optimizer of the tables has made.

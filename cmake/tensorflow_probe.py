@@ -8,7 +8,7 @@ then says the remedy on stderr.
 import os
 import sys
 
-OLDEST, NEWEST = (2, 15), (2, 21)
+OLDEST, NEWEST = (2, 15), (2, 22)
 
 # One line for each paragraph: CMake wraps them.
 ISOLATED_BUILD_REMEDY = """\

@@ -40,13 +40,13 @@ def test_absent_tensorflow_is_status_1_and_names_the_remedies(tmp_path):
     assert "\n  uv pip install --no-build-isolation ." in result.stderr
 
 
-@pytest.mark.parametrize("version", ["2.14.1", "2.22.0", "3.0.0-rc1"])
+@pytest.mark.parametrize("version", ["2.14.1", "2.23.0", "3.0.0-rc1"])
 def test_unsupported_tensorflow_is_status_2_and_names_the_supported(tmp_path, version):
     (tmp_path / "tensorflow.py").write_text(f"__version__ = {version!r}\n")
     result = _probe(str(tmp_path))
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.startswith(
-        f"tf_syncrep supports TensorFlow 2.15 to 2.21; {sys.executable} has TensorFlow "
+        f"tf_syncrep supports TensorFlow 2.15 to 2.22; {sys.executable} has TensorFlow "
         f"{version}.\n"
     )
-    assert f"\n  {sys.executable} -m pip install 'tensorflow==2.21.*'" in result.stderr
+    assert f"\n  {sys.executable} -m pip install 'tensorflow==2.22.*'" in result.stderr

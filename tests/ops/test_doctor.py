@@ -112,7 +112,7 @@ def test_unsupported_tensorflow_is_a_problem(monkeypatch):
     monkeypatch.setattr(doctor.op_library, "load", lambda: tf)
     (problem,) = doctor.examine().problems
     assert problem.startswith(
-        "TensorFlow 2.14.1 is not supported; 2.15 to 2.21 are. Install one, and "
+        "TensorFlow 2.14.1 is not supported; 2.15 to 2.22 are. Install one, and "
         "tf_syncrep for it:\n"
     )
 

@@ -22,7 +22,7 @@ from tf_syncrep.python.distribute.readiness import grpc_answers
 from tf_syncrep.python.ops import op_library
 from tf_syncrep.python.version import VERSION
 
-OLDEST_TENSORFLOW, NEWEST_TENSORFLOW = "2.15", "2.21"
+OLDEST_TENSORFLOW, NEWEST_TENSORFLOW = "2.15", "2.22"
 
 # Each of them has the module `tensorflow`, and pip lets them overwrite each other.
 _TENSORFLOW_DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tf-nightly")

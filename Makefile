@@ -88,7 +88,7 @@ $(tensorflow):
 	"$$python" -m venv $(VENV)
 	$(pip) install --upgrade pip
 	$(pip) install "$(TENSORFLOW)==$(TF_VERSION)" "scikit-build-core>=0.10" cmake ninja
-	$(if $(has_tf_keras),$(pip) install --no-deps "tf_keras<2.$$(($(tf_minor) + 1))")
+	$(if $(has_tf_keras),$(pip) install --no-deps "tf_keras<=2.$(tf_minor).99")
 	touch $@
 
 $(installed): $(tensorflow) $(sources)

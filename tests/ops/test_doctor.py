@@ -41,7 +41,7 @@ def test_names_versions_library_and_ops(copy):
     assert sys.executable in facts["Python"]
     assert facts["TensorFlow"].startswith(f"{tf.__version__} (")
     assert "-D_GLIBCXX_USE_CXX11_ABI=1" in facts["ABI flags"]
-    assert re.match(r"(keras|tf_keras) \d+\.\d+", facts["tf.keras"])
+    assert re.match(r"(keras|keras-nightly|tf_keras) \d+\.\d+", facts["tf.keras"])
     assert facts["Op library"] == str(copy.library)
     assert facts["built for"].startswith(f"TensorFlow {tf.__version__}, by ")
     assert facts["loads"] == "yes"

@@ -335,10 +335,14 @@ def _examine_keras(report: Report, tf: ModuleType) -> None:
             f"tf.keras cannot be imported{setting}: {error}\n"
             "  unset TF_USE_LEGACY_KERAS    (or install the Keras 2 it stands for)\n"
             f"  {sys.executable} -m pip install --no-deps "
-            f"'tf_keras=={op_library.minor_version(tf.__version__)}.*'"
+            f"'tf_keras<={op_library.minor_version(tf.__version__)}.99'"
         )
     else:
-        found = f"{name} {_distribution_version(name)}"
+        version = _distribution_version(name)
+        if version is None:  # TensorFlow before a release may bring the nightly one.
+            name += "-nightly"
+            version = _distribution_version(name)
+        found = f"{name} {version}"
     report.facts += [
         ("tf.keras", found + setting),
         ("  tf_keras", _distribution_version("tf_keras") or "none"),

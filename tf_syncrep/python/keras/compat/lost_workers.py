@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 # Private: nothing public tells for which errors TensorFlow makes a closure again
-# (checked with TensorFlow 2.15.1 and 2.21.0).
+# (checked with TensorFlow 2.15.1 and 2.22.0rc0).
 from tensorflow.python.distribute.coordinator.cluster_coordinator import (  # pyright: ignore
     _is_worker_failure,
 )

@@ -79,7 +79,8 @@ help:
 
 # A virtual environment with TensorFlow, made anew for another version of it.
 # tf_keras is installed without its dependencies: it asks for the distribution
-# tensorflow, whose files would overwrite those of tensorflow-cpu.
+# tensorflow, whose files would overwrite those of tensorflow-cpu. It is the one for this
+# TensorFlow or, where that is not there yet, the last before it.
 $(tensorflow):
 	python="$$(PYTHON='$(PYTHON)' TF_VERSION=$(TF_VERSION) tools/find_python.sh)"
 	echo "== TensorFlow $(TF_VERSION) into $(VENV), with $$python: a few minutes, once"
@@ -87,7 +88,7 @@ $(tensorflow):
 	"$$python" -m venv $(VENV)
 	$(pip) install --upgrade pip
 	$(pip) install "$(TENSORFLOW)==$(TF_VERSION)" "scikit-build-core>=0.10" cmake ninja
-	$(if $(has_tf_keras),$(pip) install --no-deps "tf_keras==2.$(tf_minor).*")
+	$(if $(has_tf_keras),$(pip) install --no-deps "tf_keras<=2.$(tf_minor).99")
 	touch $@
 
 $(installed): $(tensorflow) $(sources)
@@ -116,7 +117,7 @@ wheel:
 	  tools/make_wheel.sh $(WHEEL_TESTS)
 
 # One that fails does not stop the others.
-TF_VERSIONS ?= 2.15.1 2.16.2 2.17.1 2.18.1 2.19.1 2.20.0 2.21.0
+TF_VERSIONS ?= 2.15.1 2.16.2 2.17.1 2.18.1 2.19.1 2.20.0 2.21.0 2.22.0rc0
 wheels:
 	failed=
 	for version in $(TF_VERSIONS); do

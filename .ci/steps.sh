@@ -13,6 +13,8 @@ exec </dev/null
 
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 OLDEST_TF=2.15.1
+# Supported, but not the one that make installs: a release candidate.
+NEXT_TF=2.22.0rc0
 PACKAGES=(bazel-bootstrap ccache g++ git iproute2 libgtest-dev make openssl stunnel4)
 
 export CI=true
@@ -148,10 +150,18 @@ step_oldest() {
   make wheel TF_VERSION=$OLDEST_TF
 }
 
-step_oldest_whole() {
-  make wheel TF_VERSION=$OLDEST_TF WHEEL_TESTS="-n $(nproc) --dist loadfile \
+test_whole_on_wheel() {
+  make wheel TF_VERSION="$1" WHEEL_TESTS="-n $(nproc) --dist loadfile \
     --no-loadscope-reorder --max-worker-restart 0 \
     -m 'not soak and not slow and not one_version' tests"
+}
+
+step_oldest_whole() {
+  test_whole_on_wheel $OLDEST_TF
+}
+
+step_next_whole() {
+  test_whole_on_wheel $NEXT_TF
 }
 
 heading() {
@@ -174,6 +184,7 @@ declare -A TITLES=(
   [slow]="slow tests"
   [soak]="tests that take hundreds of runs"
   [oldest_whole]="TensorFlow $OLDEST_TF: the whole suite on its installed wheel"
+  [next_whole]="TensorFlow $NEXT_TF: the whole suite on its installed wheel"
   [tidy]="clang-tidy"
   [bazel]="Bazel: build, C++ tests, load the library"
   [tsan]="C++ tests under ThreadSanitizer"
@@ -201,7 +212,7 @@ check() {
   for step in "${@:-}"; do
     case "$step" in
       "") in_turn=("${IN_TURN[@]}") beside=("${BESIDE[@]}") ;;
-      test | longer | docs | slow | soak | oldest | oldest_whole) in_turn+=("$step") ;;
+      test | longer | docs | slow | soak | oldest | oldest_whole | next_whole) in_turn+=("$step") ;;
       *)
         [[ -n "${TITLES[$step]:-}" ]] || { echo "no such step: $step" >&2; exit 2; }
         beside+=("$step")

@@ -7,8 +7,11 @@ then says the remedy on stderr.
 
 import os
 import sys
+import tempfile
+from typing import TextIO
 
-OLDEST, NEWEST = (2, 15), (2, 21)
+OLDEST, NEWEST = (2, 15), (2, 22)
+_NONE, _UNSUPPORTED = 1, 2
 
 # One line for each paragraph: CMake wraps them.
 ISOLATED_BUILD_REMEDY = """\
@@ -42,17 +45,37 @@ def _unsupported(version: str) -> str:
 
 
 def main() -> int:
-    """Prints the facts on stdout; returns the exit status."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    """Prints the facts on stdout; returns the exit status.
+
+    TensorFlow logs a page before it looks for a level, and our message would be lost
+    below it. So this is shown only if TensorFlow cannot be imported, or ends the
+    process, as it does on a processor that it was not built for: then it may say why.
+    """
+    with tempfile.TemporaryFile() as log:
+        message_fd = os.dup(2)
+        child = os.fork()
+        if child == 0:
+            os.dup2(log.fileno(), 2)
+            with os.fdopen(message_fd, "w") as messages:
+                return _probe(messages)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if status not in (0, _UNSUPPORTED):
+            log.seek(0)
+            sys.stderr.buffer.write(log.read())
+    return status
+
+
+def _probe(messages: TextIO) -> int:
+    """Prints the facts on stdout, or why there are none; returns the exit status."""
     try:
         import tensorflow as tf
     except Exception as error:
-        print(_no_tensorflow(f"{type(error).__name__}: {error}"), file=sys.stderr)
-        return 1
+        print(_no_tensorflow(f"{type(error).__name__}: {error}"), file=messages)
+        return _NONE
     version = tf.__version__
     if not OLDEST <= tuple(int(part) for part in version.split(".")[:2]) <= NEWEST:
-        print(_unsupported(version), file=sys.stderr)
-        return 2
+        print(_unsupported(version), file=messages)
+        return _UNSUPPORTED
     include = tf.sysconfig.get_include()
     flags = [f for f in tf.sysconfig.get_compile_flags() if not f.startswith("-I")]
     library_name = next(

@@ -127,7 +127,7 @@ def test_compat_modules_say_on_which_versions_they_were_checked():
     silent = [
         _name(path)
         for path in _files("*/compat.py", "*/compat/__init__.py")
-        if not re.search(r"2\.15[\s\S]*2\.21", path.read_text())
+        if not re.search(r"2\.15[\s\S]*2\.22", path.read_text())
     ]
     assert silent == [], "Name the oldest and the newest TensorFlow it was checked on."
 

@@ -7,7 +7,7 @@
 from tf_syncrep.python.keras.checkpoint.checkpoint import Checkpoint
 from tf_syncrep.python.keras.cluster import explain_missing_cluster
 from tf_syncrep.python.keras.compat import isolate_workers
-from tf_syncrep.python.keras.compat.private_names import warn_of_missing_names
+from tf_syncrep.python.keras.compat.private_names import warn_of_untried_keras
 from tf_syncrep.python.keras.embedding.config import FeatureConfig, TableConfig
 from tf_syncrep.python.keras.embedding.distributed_embedding import (
     DistributedEmbedding,
@@ -87,4 +87,4 @@ explain_stock_fit()
 show_tables_whole()
 note_skip_mismatch()
 export_for_serving()
-warn_of_missing_names()
+warn_of_untried_keras()

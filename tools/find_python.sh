@@ -8,7 +8,7 @@ check='
 import sys
 
 minor = int(sys.argv[1].split(".")[1])
-newest = 11 if minor == 15 else 12 if minor <= 19 else 13
+newest = 11 if minor == 15 else 12 if minor <= 19 else 13 if minor <= 21 else 14
 version = "%d.%d" % sys.version_info[:2]
 if not (3, 10) <= sys.version_info[:2] <= (3, newest):
     sys.exit("it is Python %s, and TensorFlow 2.%d runs here on 3.10 to 3.%d"
@@ -21,7 +21,7 @@ except ImportError:
 '
 
 reasons=""
-for python in ${PYTHON:-python3 python3.13 python3.12 python3.11 python3.10}; do
+for python in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11 python3.10}; do
   # A version manager's shim may be on PATH and yet not run.
   if ! "$python" --version >/dev/null 2>&1; then
     reasons+="  $python: not found"$'\n'

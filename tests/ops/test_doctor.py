@@ -41,7 +41,7 @@ def test_names_versions_and_library_on_a_page(copy):
     assert sys.executable in facts["Python"]
     assert facts["TensorFlow"].startswith(f"{tf.__version__} (")
     assert "-D_GLIBCXX_USE_CXX11_ABI=1" in facts["ABI flags"]
-    assert re.match(r"(keras|tf_keras) \d+\.\d+", facts["tf.keras"])
+    assert re.match(r"(keras|keras-nightly|tf_keras) \d+\.\d+", facts["tf.keras"])
     assert facts["Op library"] == str(copy.library)
     assert facts["built for"].startswith(f"TensorFlow {tf.__version__}, by ")
     assert facts["loads"] == "yes"
@@ -112,7 +112,7 @@ def test_unsupported_tensorflow_is_a_problem(monkeypatch):
     monkeypatch.setattr(doctor.op_library, "load", lambda: tf)
     (problem,) = doctor.examine().problems
     assert problem.startswith(
-        "TensorFlow 2.14.1 is not supported; 2.15 to 2.21 are. Install one, and "
+        "TensorFlow 2.14.1 is not supported; 2.15 to 2.22 are. Install one, and "
         "tf_syncrep for it:\n"
     )
 

@@ -1,4 +1,4 @@
-"""Private names of TensorFlow that tests use; checked on 2.15 and 2.21."""
+"""Private names of TensorFlow that tests use; checked on 2.15 and 2.22rc0."""
 
 from tensorflow.python.eager import context
 

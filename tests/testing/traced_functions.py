@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-# Private: nothing public tells. Checked with TensorFlow 2.15.1 and 2.21.0.
+# Private: nothing public tells. Checked with TensorFlow 2.15.1 and 2.22.0rc0.
 _CONTEXT = importlib.import_module("tensorflow.python.eager.context").Context
 
 

@@ -22,7 +22,7 @@ from tf_syncrep.python.distribute.readiness import grpc_answers
 from tf_syncrep.python.ops import op_library
 from tf_syncrep.python.version import VERSION
 
-OLDEST_TENSORFLOW, NEWEST_TENSORFLOW = "2.15", "2.21"
+OLDEST_TENSORFLOW, NEWEST_TENSORFLOW = "2.15", "2.22"
 
 # Each of them has the module `tensorflow`, and pip lets them overwrite each other.
 _TENSORFLOW_DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tf-nightly")
@@ -318,10 +318,14 @@ def _examine_keras(report: Report, tf: ModuleType) -> None:
             f"tf.keras cannot be imported{setting}: {error}\n"
             "  unset TF_USE_LEGACY_KERAS    (or install the Keras 2 it stands for)\n"
             f"  {sys.executable} -m pip install --no-deps "
-            f"'tf_keras=={op_library.minor_version(tf.__version__)}.*'"
+            f"'tf_keras<={op_library.minor_version(tf.__version__)}.99'"
         )
     else:
-        found = f"{name} {_distribution_version(name)}"
+        version = _distribution_version(name)
+        if version is None:  # TensorFlow before a release may bring the nightly one.
+            name += "-nightly"
+            version = _distribution_version(name)
+        found = f"{name} {version}"
     report.facts += [
         ("tf.keras", found + setting),
         ("  tf_keras", _distribution_version("tf_keras") or "none"),

@@ -1,6 +1,6 @@
 """The only module of this folder that uses private names of TensorFlow.
 
-Checked on TensorFlow 2.15.1 and 2.21.0.
+Checked on TensorFlow 2.15.1 and 2.22.0rc0.
 """
 
 from typing import Any

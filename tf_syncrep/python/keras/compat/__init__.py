@@ -1,7 +1,7 @@
 """The only folder of the Keras side that uses private names of TensorFlow and Keras.
 
 Each use has a comment that says why. All were checked on TensorFlow 2.15.1 (Keras
-2.15.0) and TensorFlow 2.21.0 (Keras 3.15.1 and tf_keras 2.21.0).
+2.15.0), 2.21.0 (Keras 3.15.1, tf_keras 2.21.0) and 2.22.0rc0 (Keras 3.16.0.dev).
 
 `IS_KERAS_3` tells whether `tf.keras` is Keras 3.
 

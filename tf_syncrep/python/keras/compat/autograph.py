@@ -1,6 +1,6 @@
 """What a `tf.function` traces.
 
-The private name here was checked with TensorFlow 2.15.1 and 2.21.0.
+The private name here was checked with TensorFlow 2.15.1 and 2.22.0rc0.
 """
 
 from collections.abc import Callable

@@ -36,7 +36,7 @@ def finalize_variable_values(optimizer: Any, variables: Sequence[Any]) -> None:
 def _takes_by_position(optimizer: Any) -> bool:
     """Returns whether averages are those of other variables if some were not trained.
 
-    Private: Keras 3, checked up to 3.15, takes them by position, which is right only if
+    Private: Keras 3, checked up to 3.16.0.dev, takes them by position, right only if
     all variables are given with which the optimizer was built. Keras 2, and
     `SlotOptimizer`, which overrides this method, look up each variable's own.
     """

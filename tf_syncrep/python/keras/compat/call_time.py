@@ -1,6 +1,6 @@
 """Arguments that a function asks for while it is traced, if it needs them at all.
 
-All private names here were checked with TensorFlow 2.15.1 and 2.21.0.
+All private names here were checked with TensorFlow 2.15.1 and 2.22.0rc0.
 """
 
 from collections.abc import Callable

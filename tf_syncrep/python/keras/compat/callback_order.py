@@ -3,7 +3,7 @@
 Private, since Keras tells a callback of its model, and of no other callback: only the
 `CallbackList` of a run knows them, and it is a local variable of `Model.fit`. So it is
 looked for in the frames of the calls that have led to the callback (checked with Keras
-3.15, tf_keras 2.21 and Keras 2.15).
+3.16, tf_keras 2.21 and Keras 2.15).
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
 A ClusterCoordinator calls each closure under its cancellation manager, which TensorFlow
 keeps in a global variable meanwhile (`_active_context` of
-`tensorflow.python.eager.cancellation`, which belongs to the process, not to the
-thread). So a function that another thread calls while closures run is under the same
-manager. If that function fails, even if the error is caught, TensorFlow cancels
-everything under the manager: all closures, also later ones, and their CancelledError
-ends the training. Conversely, the error of a closure cancels the function in the middle
-of its work.
+`tensorflow.python.eager.cancellation`, which belongs to the process up to 2.21, and to
+the thread from 2.22 on). So up to 2.21 a function that another thread calls while
+closures run is under the same manager. If that function fails, even if the error is
+caught, TensorFlow cancels everything under the manager: all closures, also later ones,
+and their CancelledError ends the training. Conversely, the error of a closure cancels
+the function in the middle of its work.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from tensorflow.python.eager import cancellation  # pyright: ignore
 
 _this_thread = threading.local()
 _lock = threading.Lock()  # It guards the replacement, which is made once.
-_manager_of_all_threads: Callable[[], Any] | None = None
+_stock_context: Callable[[], Any] | None = None
 
 
 @contextlib.contextmanager
@@ -49,14 +49,14 @@ def _is_apart() -> bool:
 
 def _manager():
     """Returns the cancellation manager of a function call; TensorFlow calls it."""
-    if _is_apart() or _manager_of_all_threads is None:
+    if _is_apart() or _stock_context is None:
         return None
-    return _manager_of_all_threads()
+    return _stock_context()
 
 
 def _replace() -> None:
-    global _manager_of_all_threads
+    global _stock_context
     with _lock:
-        if _manager_of_all_threads is None:
-            _manager_of_all_threads = cancellation.context
+        if _stock_context is None:
+            _stock_context = cancellation.context
             cancellation.context = _manager

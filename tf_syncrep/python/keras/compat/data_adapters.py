@@ -1,7 +1,7 @@
 """Keras' own data adapters, which turn `x` of `Model.fit` into a tf.data.Dataset.
 
 Private, since only `Model.fit` uses them: `get_data_adapter` in Keras 3 (checked with
-Keras 3.10.0 to 3.15.1), `select_data_adapter` in Keras 2 (2.15.0, tf_keras 2.21.0).
+Keras 3.10.0 to 3.16.0.dev), `select_data_adapter` in Keras 2 (2.15.0, tf_keras 2.21.0).
 """
 
 from __future__ import annotations
@@ -125,6 +125,12 @@ def dataset_of(adapter: Any, class_weight: Mapping[int, float] | None) -> Any:
         class_weight: the argument of `stock_adapter`.
     """
     if IS_KERAS_3:
+        shuffle = "_tf_shuffle"
+        if hasattr(adapter, shuffle):
+            # Private: Keras 3.16 shuffles arrays with the number of the epoch as the
+            # seed, and takes that once, when it traces: each epoch would have the same
+            # order, and so would each training. Keras before used this function.
+            setattr(adapter, shuffle, tf.random.shuffle)
         return adapter.get_tf_dataset()
     dataset = adapter.get_dataset()
     if class_weight:

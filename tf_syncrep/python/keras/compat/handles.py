@@ -17,7 +17,7 @@ def standing_for(
 
     Private: all methods of a `tf.Variable` take the resource from `_handle`, which
     nothing public can set. The variables of ParameterServerStrategy have such a
-    variable in `_v` (checked with TensorFlow 2.15.1 and 2.21.0).
+    variable in `_v` (checked with TensorFlow 2.15.1 and 2.22.0rc0).
 
     Args:
         variables: TensorFlow's variables.

@@ -44,6 +44,6 @@ def scratch_graph() -> Any:
     """Returns a context for building ops that nobody runs.
 
     Private: while a `tf.function` is traced, it takes all new variables for its own,
-    even if they are made outside its graph (checked with TensorFlow 2.15.1 and 2.21.0).
+    even if they are made outside its graph (checked with TensorFlow 2.15.1, 2.22.0rc0).
     """
     return tf.__internal__.FuncGraph("tf_syncrep_scratch").as_default()

@@ -34,11 +34,11 @@ if IS_KERAS_3:
     # the public `value` of a variable reads and casts the whole variable, and nothing
     # public ends the scope. Nothing public tells whether a `keras.StatelessScope` is
     # open, and nothing public closes it for a while.
-    from keras.src.backend import (
+    from keras.src.backend import in_stateless_scope  # pyright: ignore
+    from keras.src.backend.common import (
         AutocastScope,  # pyright: ignore
-        in_stateless_scope,  # pyright: ignore
+        global_state,  # pyright: ignore
     )
-    from keras.src.backend.common import global_state  # pyright: ignore
 
     @contextlib.contextmanager
     def variables_at_once() -> Iterator[None]:

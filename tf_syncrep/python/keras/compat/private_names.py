@@ -24,8 +24,8 @@ from tensorflow.python.ops import resource_variable_ops  # pyright: ignore
 
 from tf_syncrep.python.keras.compat.native import IS_KERAS_3
 
-# No version of Keras 3 from this one on was tried; it is in pyproject.toml as well.
-UNTRIED_KERAS = "3.16"
+# No version of Keras 3 from this one on was tried.
+UNTRIED_KERAS = "3.17"
 
 _NAMES: dict[Any, list[str]] = {
     cancellation: ["context"],
@@ -84,7 +84,15 @@ def missing_names() -> list[str]:
     ]
 
 
-def warn_of_missing_names() -> None:
+def is_untried(version: str) -> bool:
+    """Returns whether a version of Keras is later than those that were tried."""
+    major_minor, untried = (
+        tuple(map(int, text.split(".")[:2])) for text in (version, UNTRIED_KERAS)
+    )
+    return major_minor >= untried
+
+
+def warn_of_untried_keras() -> None:
     """Warns once in a process that this package was not made for this Keras."""
     missing = missing_names()
     if missing:
@@ -93,6 +101,12 @@ def warn_of_missing_names() -> None:
             "may train wrongly: %s. Keras before %s was tried.",
             tf.__version__,
             ", ".join(missing),
+            UNTRIED_KERAS,
+        )
+    elif IS_KERAS_3 and is_untried(tf.keras.__version__):
+        logging.warning(
+            "tf_syncrep was not tried with Keras %s, only with those before %s.",
+            tf.keras.__version__,
             UNTRIED_KERAS,
         )
 

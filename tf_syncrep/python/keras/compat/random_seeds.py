@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator
 
 # Private: no public function says which seed an op gets that has a seed of its own
-# (checked with TensorFlow 2.15.1 and 2.21.0).
+# (checked with TensorFlow 2.15.1 and 2.22.0rc0).
 from tensorflow.python.framework import random_seed  # pyright: ignore
 
 _LARGEST_SEED = 2**31 - 1

@@ -1,6 +1,6 @@
 """The traces of a `tf.function`.
 
-All private names here were checked with TensorFlow 2.15.1 and 2.21.0.
+All private names here were checked with TensorFlow 2.15.1 and 2.22.0rc0.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Which objects `tf.train.Checkpoint` finds, and under which names.
 
-Checked on TensorFlow 2.15.1 and 2.21.0, with both Kerases.
+Checked on TensorFlow 2.15.1 and 2.22.0rc0, with both Kerases.
 """
 
 import contextlib

@@ -13,7 +13,9 @@ exec </dev/null
 
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 OLDEST_TF=2.15.1
-PACKAGES=(bazel-bootstrap ccache g++ git iproute2 libgtest-dev make openssl stunnel4)
+PACKAGES=(
+  bazel-bootstrap ccache g++ git iproute2 libgtest-dev make mmdebstrap openssl stunnel4
+)
 
 export CI=true
 export DEBIAN_FRONTEND=noninteractive
@@ -75,6 +77,11 @@ step_slow() {
   .venv/bin/pip install -q scipy pandas \
     "numpy==$(.venv/bin/python -c 'import numpy; print(numpy.__version__)')"
   pytest_on_all_cores -m "slow and not soak" --timeout=900 --ignore=tests/cc tests
+}
+
+# What the others have installed is not there.
+step_fresh() {
+  .ci/fresh_machine.sh "$SCRATCH/machine"
 }
 
 step_soak() {
@@ -174,6 +181,7 @@ declare -A TITLES=(
   [slow]="slow tests"
   [soak]="tests that take hundreds of runs"
   [oldest_whole]="TensorFlow $OLDEST_TF: the whole suite on its installed wheel"
+  [fresh]="README's commands, where there is nothing but what README names"
   [tidy]="clang-tidy"
   [bazel]="Bazel: build, C++ tests, load the library"
   [tsan]="C++ tests under ThreadSanitizer"
@@ -201,7 +209,7 @@ check() {
   for step in "${@:-}"; do
     case "$step" in
       "") in_turn=("${IN_TURN[@]}") beside=("${BESIDE[@]}") ;;
-      test | longer | docs | slow | soak | oldest | oldest_whole) in_turn+=("$step") ;;
+      test | longer | docs | slow | soak | fresh | oldest | oldest_whole) in_turn+=("$step") ;;
       *)
         [[ -n "${TITLES[$step]:-}" ]] || { echo "no such step: $step" >&2; exit 2; }
         beside+=("$step")

@@ -15,7 +15,9 @@ ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 OLDEST_TF=2.15.1
 # Supported, but not the one that make installs: a release candidate.
 NEXT_TF=2.22.0rc0
-PACKAGES=(bazel-bootstrap ccache g++ git iproute2 libgtest-dev make openssl stunnel4)
+PACKAGES=(
+  bazel-bootstrap ccache g++ git iproute2 libgtest-dev make mmdebstrap openssl stunnel4
+)
 
 export CI=true
 export DEBIAN_FRONTEND=noninteractive
@@ -77,6 +79,11 @@ step_slow() {
   .venv/bin/pip install -q scipy pandas \
     "numpy==$(.venv/bin/python -c 'import numpy; print(numpy.__version__)')"
   pytest_on_all_cores -m "slow and not soak" --timeout=900 --ignore=tests/cc tests
+}
+
+# What the others have installed is not there.
+step_fresh() {
+  .ci/fresh_machine.sh "$SCRATCH/machine"
 }
 
 step_soak() {
@@ -185,6 +192,7 @@ declare -A TITLES=(
   [soak]="tests that take hundreds of runs"
   [oldest_whole]="TensorFlow $OLDEST_TF: the whole suite on its installed wheel"
   [next_whole]="TensorFlow $NEXT_TF: the whole suite on its installed wheel"
+  [fresh]="README's commands, where there is nothing but what README names"
   [tidy]="clang-tidy"
   [bazel]="Bazel: build, C++ tests, load the library"
   [tsan]="C++ tests under ThreadSanitizer"
@@ -212,7 +220,9 @@ check() {
   for step in "${@:-}"; do
     case "$step" in
       "") in_turn=("${IN_TURN[@]}") beside=("${BESIDE[@]}") ;;
-      test | longer | docs | slow | soak | oldest | oldest_whole | next_whole) in_turn+=("$step") ;;
+      test | longer | docs | slow | soak | fresh | oldest | oldest_whole | next_whole)
+        in_turn+=("$step")
+        ;;
       *)
         [[ -n "${TITLES[$step]:-}" ]] || { echo "no such step: $step" >&2; exit 2; }
         beside+=("$step")

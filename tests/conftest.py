@@ -1,5 +1,6 @@
 """Fixtures that several folders of tests share."""
 
+import importlib.metadata
 import importlib.util
 import os
 import pathlib
@@ -24,8 +25,8 @@ _why_no_gpu = pytest.StashKey[str]()
 def pytest_configure():
     """Checks the package once for all tests, and prepares TensorFlow if that is needed.
 
-    The package must not be the one in the current folder, which was not built: `python
-    -m pytest` puts that folder before installed packages.
+    `python -m pytest` puts the current folder, where it may not have been built, before
+    installed packages; then it takes those.
     """
     if _AS_IN_V1:
         import tensorflow as tf
@@ -33,14 +34,24 @@ def pytest_configure():
         tf.compat.v1.disable_v2_behavior()
     spec = importlib.util.find_spec("tf_syncrep")
     package = pathlib.Path(spec.origin).parent if spec and spec.origin else None
-    if package and not (package / "libtf_syncrep.so").exists():
+    if package and not any(
+        (folder / "libtf_syncrep.so").exists() for folder in (package, _installed())
+    ):
         raise pytest.UsageError(
             f"tf_syncrep is imported from {package}, where its op library was not "
-            "built. Run `make test`, which builds all that is needed; or, with "
-            "tf_syncrep installed, `pytest` instead of `python -m pytest`; or build "
-            "it in place: `pip install --no-build-isolation --no-deps -e .`"
+            "built. Run `make test`, which builds all that is needed; or build it in "
+            "place: `pip install --no-build-isolation --no-deps -e .`"
         )
     import garbage  # noqa: F401
+
+
+def _installed() -> pathlib.Path:
+    """Returns the folder of the installed package, or one that is not there."""
+    try:
+        distribution = importlib.metadata.distribution("tf_syncrep")
+    except importlib.metadata.PackageNotFoundError:
+        return pathlib.Path("none")
+    return pathlib.Path(str(distribution.locate_file("tf_syncrep")))
 
 
 def pytest_collection_modifyitems(items):

@@ -9,13 +9,37 @@ other Python modules behind the names below are imported when they are first use
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import itertools
 import os
 import sys
 from typing import TYPE_CHECKING
 
-from tf_syncrep.python.ops.op_library import library_path, load
-from tf_syncrep.python.version import VERSION as __version__
+
+def _use_what_is_installed() -> None:
+    """Makes this module the installed package, if its own folder has no op library.
+
+    A script in a clone finds the clone's source tree first, but `pip install .` and
+    `make` put the library beside a copy of it. Modules and library are from one place.
+    """
+    global __file__
+    library = "libtf_syncrep.so"
+    if os.path.exists(os.path.join(os.path.dirname(__file__), library)):
+        return
+    try:
+        distribution = importlib.metadata.distribution(__name__)
+    except importlib.metadata.PackageNotFoundError:
+        return
+    folder = str(distribution.locate_file(__name__))
+    if os.path.exists(os.path.join(folder, library)):
+        __path__[:] = [folder]
+        __file__ = os.path.join(folder, "__init__.py")
+
+
+_use_what_is_installed()
+
+from tf_syncrep.python.ops.op_library import library_path, load  # noqa: E402
+from tf_syncrep.python.version import VERSION as __version__  # noqa: E402
 
 if TYPE_CHECKING:
     from tf_syncrep import data, distribute, keras, ops, train

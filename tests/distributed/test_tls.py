@@ -1,6 +1,7 @@
 """`--tls`: tasks in different networks talk through TLS, and strangers cannot."""
 
 import contextlib
+import os
 import pathlib
 import shutil
 import signal
@@ -31,6 +32,13 @@ def _files(tmp_path_factory):
     owners = ("task", "stranger")
     made = {owner: certificates.make(folder, owner) for owner in owners}
     return types.SimpleNamespace(folder=folder, **made)
+
+
+@pytest.fixture(name="stunnel")
+def _stunnel():
+    """Skips the test where there is no stunnel."""
+    if shutil.which("stunnel") is None:
+        pytest.skip("--tls takes the program stunnel, of Debian's package stunnel4")
 
 
 def _option(files):
@@ -84,6 +92,7 @@ def _context(files=None):
 
 
 @pytest.mark.ci
+@pytest.mark.usefixtures("stunnel")
 def test_a_cluster_trains_through_tls_and_nobody_else_gets_in(files):
     with network_namespaces.namespaces(3) as namespaces:
         cluster = _Cluster(namespaces, files.task)
@@ -114,15 +123,14 @@ def test_a_cluster_trains_through_tls_and_nobody_else_gets_in(files):
                 server.wait_until_no_process_is_left()
 
 
+@pytest.mark.usefixtures("stunnel")
 def test_a_task_ends_with_its_stunnel(files):
     with network_namespaces.namespaces(3) as namespaces:
         cluster = _Cluster(namespaces, files.task)
         with cluster.start("ps") as ps:
             ps.wait_for_line("serving ps 0 at 127.0.0.1:")
-            watcher = str(process_threads.only_child(ps.process.pid))
-            subprocess.run(
-                ["pkill", "-KILL", "--parent", watcher, "stunnel"], check=True
-            )
+            watcher = process_threads.only_child(ps.process.pid)
+            os.kill(process_threads.only_child(watcher), signal.SIGKILL)
             assert ps.wait() == 128 + signal.SIGTERM
             assert "error: stunnel ended with status -9, and the task" in ps.output
 
@@ -169,21 +177,31 @@ def test_local_ports_are_the_same_whatever_the_order_of_the_task_types():
             tunnels.local_config(CONFIG, base_port)
 
 
-@pytest.mark.parametrize("command", ["serve", "task"])
-def test_without_stunnel_or_with_a_port_in_use_one_line_says_so(command, files):
+def _command(command, files, *options):
+    """The words of a command with TLS, and the environment in which it is run."""
     config = TaskConfig({"ps": ["h:1024"]}, "ps", 0)
-    words = [command, "--tls", _option(files.task)]
+    words = [command, *options, "--tls", _option(files.task)]
     words += [__file__] if command == "task" else []
-    env = {"TF_CONFIG": config.to_json(), "PATH": str(files.folder)}
-    result = commands.run(*words, env=env)
-    start = "tf-syncrep serve: error: "
+    return words, {"TF_CONFIG": config.to_json()}
+
+
+@pytest.mark.parametrize("command", ["serve", "task"])
+def test_without_stunnel_one_line_says_so(command, files):
+    words, env = _command(command, files)
+    result = commands.run(*words, env=env | {"PATH": str(files.folder)})
     assert result.output == (
-        f"{start}--tls needs the program stunnel (Debian: stunnel4), not found"
+        "tf-syncrep serve: error: --tls needs the program stunnel (Debian: stunnel4), "
+        "not found"
     )
     assert result.process.returncode == 2
+
+
+@pytest.mark.usefixtures("stunnel")
+@pytest.mark.parametrize("command", ["serve", "task"])
+def test_with_a_port_in_use_one_line_says_so(command, files):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        words[1:1] = ["--tls-base-port", port]
-        result = commands.run(*words, env=env | {"PATH": None})
-    assert result.output == f"{start}port {port} is in use"
+        words, env = _command(command, files, "--tls-base-port", port)
+        result = commands.run(*words, env=env)
+    assert result.output == f"tf-syncrep serve: error: port {port} is in use"
     assert result.process.returncode == 2

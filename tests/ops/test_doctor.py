@@ -89,6 +89,7 @@ def test_other_tensorflow_is_named_with_the_remedy(copy):
 
 @pytest.mark.slow
 def test_missing_library_is_named_with_the_remedy(copy):
+    copy.set_distribution(tfs.__version__, "")
     copy.library.unlink()
     result = _run(copy)
     assert result.returncode == 1
@@ -98,6 +99,7 @@ def test_missing_library_is_named_with_the_remedy(copy):
 
 
 def test_nothing_but_python_is_two_problems(copy):
+    copy.set_distribution(tfs.__version__, "")
     copy.library.unlink()
     copy.build_info.unlink()
     copy.hide_module("tensorflow")

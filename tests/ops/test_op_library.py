@@ -132,13 +132,61 @@ def test_absent_tensorflow_is_an_error_at_import(copy):
     "missing", ["library", pytest.param("build_info", marks=pytest.mark.slow)]
 )
 def test_missing_library_is_an_error_at_import(copy, missing):
+    copy.set_distribution(tfs.__version__, "")
     getattr(copy, missing).unlink()
     assert _fail_to_import(copy).startswith(
         f"tf_syncrep has no op library: {copy.library} was not built. Build it:\n  "
     )
 
 
+def test_script_beside_sources_without_a_build_uses_what_is_installed(tmp_path):
+    """As it does in a clone after `make`, which installs a copy."""
+    sources, installed = PackageCopy(tmp_path / "clone"), PackageCopy(tmp_path / "site")
+    for built in (sources.library, sources.build_info):
+        built.unlink()
+    installed.set_distribution(tfs.__version__, "")
+    script = sources.package.parent / "train.py"
+    script.write_text(
+        f"import sys; sys.path.insert(1, {str(installed.package.parent)!r})\n"
+        "import tf_syncrep; from tf_syncrep import keras\n"
+        "print(tf_syncrep.library_path(), tf_syncrep.__file__, keras.__file__)\n"
+    )
+    result = sources.run(str(script))
+    assert result.returncode == 0, result.stderr
+    files = ("libtf_syncrep.so", "__init__.py", "keras.py")
+    assert result.stdout.split() == [str(installed.package / x) for x in files]
+
+
+def test_sources_with_a_build_are_used_in_spite_of_what_is_installed(tmp_path):
+    sources, installed = PackageCopy(tmp_path / "clone"), PackageCopy(tmp_path / "site")
+    installed.set_distribution(tfs.__version__, "")
+    result = sources.run_in_a_fork(
+        f"sys.path.insert(1, {str(installed.package.parent)!r}); "
+        "sys.argv = ['tf-syncrep']; import tf_syncrep; print(tf_syncrep.library_path())"
+    )
+    assert result.stdout.splitlines() == [str(sources.library)], result.stderr
+
+
+def test_sources_that_are_nowhere_built_name_themselves_in_the_command(copy):
+    copy.set_distribution(f"{tfs.__version__}+tf2.14", "")
+    copy.library.unlink()
+    folder = copy.package.parent
+    (folder / "CMakeLists.txt").touch()
+    command = f"{sys.executable} -m pip install -e {folder}"
+    assert _fail_to_import(copy).strip().endswith(f"Build it:\n  {command}")
+
+
+def test_sources_built_for_another_tensorflow_name_themselves_in_the_command(copy):
+    copy.set_distribution(f"{tfs.__version__}+tf2.14", "")
+    copy.set_built_for("2.14.1")
+    folder = copy.package.parent
+    (folder / "CMakeLists.txt").touch()
+    command = f"{sys.executable} -m pip install -e {folder}"
+    assert _fail_to_import(copy).strip().endswith(f" for it:\n  {command}")
+
+
 def test_tests_of_a_source_tree_that_was_not_built_say_so_once(copy):
+    copy.set_distribution(tfs.__version__, "")
     copy.library.unlink()
     tests = copy.package.parent / "tests"
     tests.mkdir()
@@ -175,15 +223,15 @@ def test_own_command_starts_without_the_library(copy):
 @pytest.mark.parametrize(
     ("direct_url", "ending"),
     [
-        ('{"url": "file:///src/tfs", "dir_info": {"editable": true}}', "-e /src/tfs"),
         ('{"url": "file:///my%20src", "dir_info": {}}', "'/my src'"),
         ('{"url": "file:///a/tfs.whl", "archive_info": {}}', "PATH_TO_THE_SOURCE_OF"),
         (None, "PATH_TO_THE_SOURCE_OF_TF_SYNCREP"),
     ],
 )
 def test_build_command_names_the_source_that_pip_recorded(
-    monkeypatch, direct_url, ending
+    monkeypatch, direct_url, ending, tmp_path
 ):
+    monkeypatch.setattr(op_library, "_PACKAGE_FOLDER", str(tmp_path / "tf_syncrep"))
     distribution = types.SimpleNamespace(read_text=lambda name: direct_url)
     monkeypatch.setattr(importlib.metadata, "distribution", lambda name: distribution)
     assert f" --no-deps {ending}" in op_library.build_command()

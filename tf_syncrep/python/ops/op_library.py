@@ -84,7 +84,7 @@ def install_command(tf_version: str) -> str:
         tf_version: a version of TensorFlow such as "2.21.0".
     """
     distribution, origin = _distribution()
-    version = distribution.version if distribution else ""
+    version = distribution.version if distribution and not _source_tree() else ""
     public, _, tensorflow = version.partition("+tf")
     if not tensorflow:
         return build_command()
@@ -100,18 +100,28 @@ def install_command(tf_version: str) -> str:
 def build_command() -> str:
     """Returns the shell command that builds tf_syncrep for the TensorFlow in use.
 
-    It names the folder from which tf_syncrep was installed, if pip has recorded it.
+    It names the source tree in which this package lies, which what is installed
+    elsewhere would not mend; or else the folder from which tf_syncrep was installed, if
+    pip has recorded it.
     """
-    source, editable = "PATH_TO_THE_SOURCE_OF_TF_SYNCREP", False
+    tree = _source_tree()
+    if tree:
+        return f"{sys.executable} -m pip install -e {shlex.quote(tree)}"
+    source = "PATH_TO_THE_SOURCE_OF_TF_SYNCREP"
     _, origin = _distribution()
     url = urlparse(origin.get("url", ""))
     if url.scheme == "file" and "dir_info" in origin:
         source = shlex.quote(unquote(url.path))
-        editable = origin["dir_info"].get("editable", False)
     return (
         f"{sys.executable} -m pip install --no-cache-dir --force-reinstall --no-deps "
-        f"{'-e ' if editable else ''}{source}"
+        f"{source}"
     )
+
+
+def _source_tree() -> str | None:
+    """Returns the folder of the source tree that this package is part of, if it is."""
+    folder = os.path.dirname(_PACKAGE_FOLDER)
+    return folder if os.path.exists(os.path.join(folder, "CMakeLists.txt")) else None
 
 
 def _distribution() -> tuple[importlib.metadata.Distribution | None, dict[str, Any]]:

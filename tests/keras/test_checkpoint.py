@@ -391,6 +391,28 @@ def test_what_cannot_be_saved_beside_the_model_is_refused(tmp_path):
         other.restore()
 
 
+@pytest.mark.parametrize(
+    ("name", "is_trained", "number"),
+    [("kernel", True, 1), ("kernel", False, 2), ("moving_mean", True, 2)],
+)
+def test_checkpoint_whose_trained_weights_are_not_finite_is_passed_over(
+    tmp_path, name, is_trained, number
+):
+    """What is not trained may be infinite, as the least value seen so far."""
+    layers = tf.keras.layers
+    model = tf.keras.Sequential(
+        [tf.keras.Input([2]), layers.Dense(2), layers.BatchNormalization()]
+    )
+    model.layers[0].trainable = is_trained
+    model.compile(tf.keras.optimizers.SGD(0.01), loss="mse")
+    checkpoint = tfs.keras.Checkpoint(tmp_path, model=model)
+    checkpoint.save()
+    (variable,) = (x for x in model.weights if name in x.name)
+    variable.assign(np.inf * np.ones(variable.shape))
+    checkpoint.save()
+    assert checkpoint.restore().path == str(tmp_path / f"ckpt-{number}")
+
+
 def test_model_without_weights_yet_is_not_taken_for_restored(tmp_path):
     def unbuilt():
         model = tf.keras.Sequential([tf.keras.layers.Dense(1)])

@@ -1,9 +1,11 @@
 """tfs.keras.Checkpoint in one process: arguments, custom loops, fit, and contents."""
 
 import contextlib
+import gc
 import os
 import pathlib
 import re
+import weakref
 
 import keras_variants
 import numpy as np
@@ -321,6 +323,17 @@ def test_models_that_cannot_be_saved_are_refused(tmp_path):
     for call in (checkpoint.save, checkpoint.restore):
         with pytest.raises(ValueError, match="compiled with the optimizer"):
             call()
+
+
+def test_optimizer_that_was_saved_stays_so_that_no_other_gets_its_address(tmp_path):
+    model = keras_variants.small_model()
+    model.compile("sgd", loss="mse")
+    checkpoint = tfs.keras.Checkpoint(tmp_path, model=model)
+    checkpoint.save()
+    saved = weakref.ref(model.optimizer)
+    model.compile("sgd", loss="mse")
+    gc.collect()
+    assert saved() is not None
 
 
 def test_checkpoint_of_another_optimizer_changes_nothing(tmp_path):

@@ -181,7 +181,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         self.restored: Restored | None = None
         self._manifest: Any = None
         self._contents: Contents | None = None
-        self._contents_key: Any = None
+        self._contents_of: list[Any] = []
         self._position = Position()
         self._steps = 0  # These are counted since the last checkpoint was begun.
         self._begun = time.monotonic()
@@ -466,9 +466,12 @@ class Checkpoint(tf.keras.callbacks.Callback):
                 "Checkpoint needs a model that is built: call it on a batch, or give "
                 f"it an Input. Received: {model.name!r}, which has no weights yet"
             )
-        key = [id(v) for v in model.variables], id(model.optimizer)
-        if self._contents is None or key != self._contents_key:
-            self._contents, self._contents_key = contents_of(model), key
+        # These are kept, since another object may get the address of one that is gone.
+        owners = [model.optimizer, *model.variables]
+        if self._contents is None or [*map(id, owners)] != [
+            *map(id, self._contents_of)
+        ]:
+            self._contents, self._contents_of = contents_of(model), owners
         return self._contents
 
 

@@ -23,7 +23,7 @@ ROWS, WIDTH = 1000, 4
 
 
 class State:
-    """A table in two parts with a slot each, and further variables."""
+    """A table in two parts with a slot each, a weight, and further variables."""
 
     def __init__(self, num_parts=2, value=0.0):
         self.parts = [
@@ -41,6 +41,9 @@ class State:
             of_part = OfPart(self.powers[p], ("slots/power/tables/t",), p, num_parts)
             builder.add_of_part(of_part)
         builder.add_whole("step", self.step)
+        self.weight = tf.Variable([1.0, 2.0])
+        builder.add_whole("weight", self.weight)
+        builder.note_weight("weight", self.weight)
         self.contents = builder.build()
 
     def train(self):
@@ -53,7 +56,8 @@ class State:
             self.powers[number].assign(self.powers[number] * 0.5)
 
     def read(self):
-        return [x.numpy() for x in (*self.parts, *self.slots, *self.powers, self.step)]
+        wholes = (*self.powers, self.step, self.weight)
+        return [x.numpy() for x in (*self.parts, *self.slots, *wholes)]
 
 
 def engine(path, keep=3, full_every=1, calls=None, speed=0.0):
@@ -233,7 +237,40 @@ def test_what_changed_is_all_that_is_written(tmp_path):
     saving.wait()
     assert saving.rows_written == 4
     row_bytes = 2 * WIDTH * 4 + 8
-    assert saving.bytes_written <= 4 * row_bytes + 8 + 2 * 4
+    assert saving.bytes_written <= 4 * row_bytes + 8 + 2 * 4 + 2 * 4
+
+
+def test_one_that_is_not_finite_is_kept_beside_the_last_good_ones(tmp_path, caplog):
+    """It does not push them out, and the next one takes its place."""
+    state, of, kept = State(), engine(tmp_path, keep=2), []
+    for value in (1.0, 2.0, 3.0, np.nan, np.inf, -np.inf, 7.0):
+        state.weight.assign([value, 1.0])
+        caplog.clear()
+        save(of, state)
+        assert ("weight is not finite" in caplog.text) == (not np.isfinite(value))
+        kept.append([m.number for m in Directory(str(tmp_path)).manifests()])
+    assert kept == [[1], [1, 2], [2, 3], [2, 3, 4], [2, 3, 5], [2, 3, 6], [3, 7]]
+
+
+def test_one_that_is_not_finite_is_passed_over(tmp_path, caplog):
+    state, of = State(), engine(tmp_path)
+    save(of, state)
+    good = state.read()
+    state.weight.assign([np.nan, 2.0])
+    state.train()
+    save(of, state)
+    assert_equal(restored(tmp_path)[1], good)
+    assert "ckpt-2 is passed over: weight is not finite." in caplog.text
+    assert tf.train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "ckpt-1")
+
+
+def test_training_begins_anew_where_no_checkpoint_is_finite(tmp_path):
+    state = State()
+    state.weight.assign([np.nan, 2.0])
+    save(engine(tmp_path), state)
+    manifest, found = restored(tmp_path)
+    assert manifest is None
+    assert_equal(found, State(value=7.0).read())
 
 
 def test_newest_full_one_is_for_tensorflow_to_find(written):

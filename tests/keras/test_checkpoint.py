@@ -1,9 +1,11 @@
 """tfs.keras.Checkpoint in one process: arguments, custom loops, fit, and contents."""
 
 import contextlib
+import gc
 import os
 import pathlib
 import re
+import weakref
 
 import keras_variants
 import numpy as np
@@ -323,6 +325,17 @@ def test_models_that_cannot_be_saved_are_refused(tmp_path):
             call()
 
 
+def test_optimizer_that_was_saved_stays_so_that_no_other_gets_its_address(tmp_path):
+    model = keras_variants.small_model()
+    model.compile("sgd", loss="mse")
+    checkpoint = tfs.keras.Checkpoint(tmp_path, model=model)
+    checkpoint.save()
+    saved = weakref.ref(model.optimizer)
+    model.compile("sgd", loss="mse")
+    gc.collect()
+    assert saved() is not None
+
+
 def test_checkpoint_of_another_optimizer_changes_nothing(tmp_path):
     tfs.keras.Checkpoint(tmp_path, model=make("momentum")).save()
     model = make("adam")
@@ -389,6 +402,28 @@ def test_what_cannot_be_saved_beside_the_model_is_refused(tmp_path):
     other = tfs.keras.Checkpoint(tmp_path, model=make(), work_queues={"b": queue})
     with pytest.raises(ValueError, match=r"`work_queues` .* 1: \['a'\]. Received: 'b'"):
         other.restore()
+
+
+@pytest.mark.parametrize(
+    ("name", "is_trained", "number"),
+    [("kernel", True, 1), ("kernel", False, 2), ("moving_mean", True, 2)],
+)
+def test_checkpoint_whose_trained_weights_are_not_finite_is_passed_over(
+    tmp_path, name, is_trained, number
+):
+    """What is not trained may be infinite, as the least value seen so far."""
+    layers = tf.keras.layers
+    model = tf.keras.Sequential(
+        [tf.keras.Input([2]), layers.Dense(2), layers.BatchNormalization()]
+    )
+    model.layers[0].trainable = is_trained
+    model.compile(tf.keras.optimizers.SGD(0.01), loss="mse")
+    checkpoint = tfs.keras.Checkpoint(tmp_path, model=model)
+    checkpoint.save()
+    (variable,) = (x for x in model.weights if name in x.name)
+    variable.assign(np.inf * np.ones(variable.shape))
+    checkpoint.save()
+    assert checkpoint.restore().path == str(tmp_path / f"ckpt-{number}")
 
 
 def test_model_without_weights_yet_is_not_taken_for_restored(tmp_path):

@@ -173,6 +173,63 @@ def test_after_its_end_nothing_is_left_to_train(tmp_path, caplog, epochs, stop_a
     assert "nothing is lost" in caplog.text
 
 
+class Stop(tf.keras.callbacks.Callback):
+    """Stops training after a step, as one who is told to leave the machine."""
+
+    def __init__(self, epoch, step):
+        super().__init__()
+        self.at = epoch, step
+        self.epoch = 0
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        if (self.epoch, batch) == self.at:
+            self.model.stop_training = True
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("how", [tfs.keras.fit, tf.keras.Model.fit])
+def test_training_that_was_stopped_within_an_epoch_goes_on_there(tmp_path, order, how):
+    callbacks = [Stop(1, 3), tfs.keras.Checkpoint(tmp_path)]
+    if how is tf.keras.Model.fit and not keras_variants.IS_KERAS_3:
+        order = 1  # Checkpoint comes last there.
+    assert fit(make(), *callbacks[::order], how=how) == [0, 1]
+    watch = Watch()
+    assert fit(make(), tfs.keras.Checkpoint(tmp_path), watch, how=how) == [1, 2]
+    assert watch.first == (1, 0 if keras_variants.IS_KERAS_3 else 4)
+    assert fit(make(), tfs.keras.Checkpoint(tmp_path), how=how) == []
+
+
+class Ruin(tf.keras.callbacks.Callback):
+    """Ruins the weights before an epoch."""
+
+    def __init__(self, epoch):
+        super().__init__()
+        self.at = epoch
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == self.at:
+            self.model.set_weights([x * np.nan for x in self.model.get_weights()])
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize(("every", "goes_on"), [(6, [1, 2]), (100, [0, 1, 2])])
+def test_training_that_ends_on_nan_goes_on_from_its_last_good_checkpoint(
+    tmp_path, caplog, order, every, goes_on
+):
+    """Without one it begins anew."""
+    checkpoint = tfs.keras.Checkpoint(tmp_path, every_n_steps=every)
+    ends = [tf.keras.callbacks.TerminateOnNaN(), checkpoint][::order]
+    assert fit(make(), Ruin(1), Await(checkpoint), *ends) == [0, 1]
+    model = make()
+    assert fit(model, tfs.keras.Checkpoint(tmp_path)) == goes_on
+    assert "the loss at which training was stopped is not finite" in caplog.text
+    assert "There is nothing left to train" not in caplog.text
+    assert np.isfinite(model.get_weights()[0]).all()
+
+
 def fit_a_list(model, *data, callbacks, **arguments):
     """Keras leaves such callbacks as they are."""
     callbacks = tf.keras.callbacks.CallbackList(
@@ -253,7 +310,13 @@ def scenario(strategy, folder, kind):
     model, watch = new(), Watch()
     with unittest.TestCase().assertLogs("absl", "WARNING") as logs:
         epochs = fit_steps(model, tfs.keras.Checkpoint(folder), watch)
+    stopped, again = tfs.keras.Checkpoint(f"{folder}/stopped"), Watch()
+    fit_steps(new(), stopped, Stop(1, 3))
+    cut = stopped.saving.wait().state
+    fit_steps(new(), tfs.keras.Checkpoint(f"{folder}/stopped"), again)
     return {
+        "stopped": [cut["epoch"], cut["step"]],
+        "first after stop": again.first,
         "saved": [state["epoch"], state["step"]],
         "after failure": after_failure,
         "first": watch.first,
@@ -279,6 +342,10 @@ def test_on_a_cluster_too(tmp_path):
         assert result[kind]["after failure"] == [0, 1, 2], kind
         assert result[kind]["epochs"] == [1, 2], kind
         assert result[kind]["first"] == result[kind]["saved"], kind
+        # Workers may have made all steps by the time the fourth was heard of.
+        goes_on = result[kind]["stopped"], [2, 0] if kind == "synchronous" else None
+        assert result[kind]["first after stop"] in goes_on, kind
+        assert result[kind]["stopped"][0] == 1, kind
         assert OF_OTHER_STEPS in result[kind]["log"], kind
     assert result["two updates"]["saved"] == [1, 2]
     # Each step is in one update of two, except those whose gradients came late.

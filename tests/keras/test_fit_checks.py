@@ -1,5 +1,7 @@
 """The warnings and errors of tfs.keras.fit that need no cluster."""
 
+import functools
+
 import keras_variants
 import numpy as np
 import pytest
@@ -7,8 +9,9 @@ import tensorflow as tf
 from absl import logging
 
 import tf_syncrep as tfs
-from tf_syncrep.python.keras.fit import checks, loss_warning
+from tf_syncrep.python.keras.fit import building, checks, loss_warning
 from tf_syncrep.python.keras.fit.reading_order import differs_between_workers
+from tf_syncrep.python.keras.parts import optimizers_of
 
 # Arguments of fit, evaluate and predict.
 COUNTS = (
@@ -55,6 +58,41 @@ def test_second_sync_replicas_of_a_model_is_refused():
         ValueError, match=r"one SyncReplicas.* Received: second besides"
     ):
         checks.refuse_what_cannot_be(model)
+
+
+@pytest.mark.skipif(
+    not hasattr(tf.keras.optimizers, "MultiOptimizer"), reason="Keras has it since 3.15"
+)
+@pytest.mark.parametrize("is_known", [True, False])
+def test_member_of_a_multi_optimizer_that_accumulates_is_refused(is_known):
+    """Before anything is traced, or where it is made by the build."""
+    member = tf.keras.optimizers.Adam(gradient_accumulation_steps=2)
+    kinds = tf.keras.optimizers
+    model = keras_variants.small_model()
+    model.compile(
+        kinds.MultiOptimizer(
+            kinds.OptimizerMap(member) if is_known else lambda _: member
+        )
+    )
+    build = functools.partial(building.build, kind="train")
+    args = () if is_known else (keras_variants.small_data,)
+    with pytest.raises(ValueError, match="Received: gradient_accumulation_steps=2"):
+        (checks.refuse_what_cannot_be if is_known else build)(model, *args)
+
+
+@pytest.mark.skipif(
+    not hasattr(tf.keras.optimizers, "MultiOptimizer"), reason="Keras has it since 3.15"
+)
+def test_members_of_a_multi_optimizer_are_found():
+    """Except, once it is built, those that train nothing and stay unbuilt."""
+    kinds = tf.keras.optimizers
+    unused, used = kinds.SGD(), kinds.Adam()
+    model = keras_variants.small_model()
+    several = kinds.MultiOptimizer(kinds.OptimizerMap(unused, {".*": used}))
+    model.compile(several)
+    assert [*optimizers_of(model)] == [several, used, unused]
+    several.build(model.trainable_variables)
+    assert [*optimizers_of(model)] == [several, used]
 
 
 def test_tensorboard_without_its_package_is_refused_before_training(monkeypatch):

@@ -9,6 +9,7 @@ import keras_variants
 import numpy as np
 import pytest
 import tensorflow as tf
+from process_threads import resident
 
 from tf_syncrep.python.keras.compat.lifting import scratch_graph
 from tf_syncrep.python.keras.fit.batches import WorkersBatches
@@ -186,6 +187,58 @@ def test_results_are_computed_from_other_variables_wherever_they_are_read(result
         return Results([leaf], handles).compute([tf.identity(other.handle)], [])
 
     assert [float(value) for value in step()] == [4.0]
+
+
+def are_there(handles):
+    return [bool(tf.raw_ops.VarIsInitializedOp(resource=x)) for x in handles]
+
+
+def test_variables_of_metrics_live_as_long_as_an_execution():
+    own = tf.Variable(tf.zeros([2**22]))  # 16 MiB
+
+    def execute():
+        metrics = Metrics({own.ref(): "own"})
+
+        @tf.function
+        def execution():
+            handles = metrics.handles_of_zeros()
+            with metrics.steps_on(handles):
+                own[:1].assign([1.0])
+            return metrics.values(handles)[0]
+
+        assert execution() == 1.0
+
+    execute()
+    before = resident()
+    for _ in range(10):
+        execute()
+    assert resident() - before < 5 * own.shape[0] * 4
+
+
+def test_variables_of_metrics_here_live_as_long_as_a_training():
+    own = tf.Variable([2.0, 3.0])
+    metrics = Metrics({own.ref(): "own"})
+    add = tf.function(metrics.add)
+    for _ in range(2):  # The function was traced in the first one.
+        with metrics.here():
+            (handle,) = add(tf.constant([1.0, 1.0], tf.float64))
+            assert are_there([handle]) == [True]
+        assert are_there([handle]) == [False]
+    np.testing.assert_array_equal(own, [4.0, 5.0])
+
+
+def test_what_metrics_have_counted_until_an_error_is_kept():
+    own = tf.Variable(2.0)
+    metrics = Metrics({own.ref(): "own"})
+
+    def train():
+        with metrics.here():
+            metrics.add(tf.constant([3.0], tf.float64))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train()
+    assert float(own) == 5.0
 
 
 def test_functions_that_update_metrics_are_traced_for_each_execution():

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import tf_syncrep as tfs
 from tf_syncrep.python.keras.compat import trainer
-from tf_syncrep.python.keras.fit import checks
+from tf_syncrep.python.keras.fit import checks, install
 
 METHODS = ("fit", "evaluate", "predict")
 
@@ -47,6 +47,37 @@ def test_the_coordinator_of_a_cluster_does_not_train_a_model_by_itself(monkeypat
     model.predict(arrays[0], verbose=0)
     tfs.keras.uninstall_fit()
     model.fit(*arrays, verbose=0)
+
+
+def test_arguments_are_those_of_keras_whatever_their_places(monkeypatch, caplog):
+    """Keras 2 has some for its threads, in the places of others of ours."""
+
+    def stock(
+        self,
+        x=None,
+        steps=None,
+        max_queue_size=10,
+        workers=1,
+        use_multiprocessing=False,
+    ):
+        raise AssertionError
+
+    def ours(model, x=None, steps=None, prefetch_rows=False):
+        return x, steps, prefetch_rows
+
+    monkeypatch.setattr(install.api, "is_scheduled", lambda model: True)
+    tfs.keras.install_fit()
+    method = install._in_front_of(stock, ours)
+    assert method("model", 1, 2) == (1, 2, False)
+    assert "no effect" not in caplog.text
+    assert method("model", 1, 2, 3, prefetch_rows=True) == (1, 2, True)
+    assert "Model.stock: max_queue_size=3 has no effect" in caplog.text
+    assert method("model", 1, workers=4, steps=2) == (1, 2, False)
+    assert "Model.stock: workers=4 has no effect" in caplog.text
+    with pytest.raises(TypeError, match="multiple values for argument 'x'"):
+        method("model", 1, x=1)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'others'"):
+        method("model", others=1)
 
 
 @pytest.mark.ci

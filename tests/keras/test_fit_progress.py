@@ -1,12 +1,14 @@
 """What `verbose` shows of a training, on a terminal and elsewhere."""
 
 import io
+import re
 
+import keras_variants
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_syncrep.python.keras.fit import progress
+from tf_syncrep.python.keras.fit import api, progress
 from tf_syncrep.python.keras.training_clock import TrainingClock
 
 
@@ -34,6 +36,25 @@ def test_whoever_has_disabled_keras_bar_gets_keras_logger(monkeypatch):
         assert not progress.has_progress_bar(0)
     finally:
         tf.keras.utils.enable_interactive_logging()
+
+
+@pytest.mark.parametrize("verbose", [1, 2])
+def test_epoch_shows_its_own_number_of_batches(monkeypatch, capsys, verbose):
+    """If it is not known before, as of what workers read to its end."""
+    monkeypatch.setattr(api, "has_progress_bar", lambda verbose: True)
+    model = keras_variants.small_model()
+    model.compile("sgd", loss="mse")
+    callbacks = api._callback_list(model, [], verbose, None, 3, add_history=True)
+    callbacks.on_train_begin()
+    for epoch, number in enumerate([5, 2, 7]):
+        callbacks.on_epoch_begin(epoch)
+        for batch in range(number):
+            callbacks.on_train_batch_begin(batch)
+            callbacks.on_train_batch_end(batch, {"loss": 1.0})
+        callbacks.on_epoch_end(epoch, {"loss": 1.0})
+    callbacks.on_train_end()
+    shown = re.findall(r"(\d+)/(\d+)\S* ", capsys.readouterr().out)
+    assert [int(n) for n, of in shown] == [int(of) for n, of in shown] == [5, 2, 7]
 
 
 def test_time_of_training_is_without_what_interrupts_it(clock):

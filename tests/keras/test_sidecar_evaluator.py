@@ -4,6 +4,8 @@ The training takes place in a callback of the evaluator, so that nothing depends
 time.
 """
 
+import pathlib
+
 import clusters
 import keras_variants
 import programs
@@ -189,6 +191,55 @@ def fit(folder, epochs):
 def test_end_of_fit_is_the_end(tmp_path):
     fit(tmp_path, 2)
     assert [x.iterations for x in evaluator_of(tmp_path).start()] == [2]
+
+
+def test_training_that_ends_on_nan_has_ended(tmp_path, capsys):
+    """Its last checkpoint is passed over, and the last good one was evaluated."""
+    training = Training(tmp_path, 2)
+
+    def ruin():
+        training.trained.layers[-1].kernel.assign([[float("nan")]] * 2 * WIDTH)
+        training.checkpoint.save(wait=True, is_last=True)
+
+    evaluator = evaluator_of(tmp_path, callbacks=[Ruins(ruin)], max_idle_secs=60.0)
+    assert [x.iterations for x in evaluator.start()] == [1]
+    assert "training has ended" in capsys.readouterr().out
+
+
+def test_end_is_seen_whatever_the_clock_of_this_task_says(
+    tmp_path, monkeypatch, capsys
+):
+    ahead = sidecar_evaluator.time.time() + 3600
+    monkeypatch.setattr(sidecar_evaluator, "_BEGUN", ahead)
+    training = Training(tmp_path, 2)
+    evaluator = evaluator_of(tmp_path, callbacks=[training], max_idle_secs=2.0)
+    assert_as_expected(evaluator.start(), training.expected)
+    assert "training has ended" in capsys.readouterr().out
+
+
+def test_folder_that_cannot_be_read_for_a_while_is_read_again(
+    tmp_path, monkeypatch, caplog
+):
+    training, look = Training(tmp_path, 2), sidecar_evaluator.Directory.newest_number
+    errors = [tf.errors.UnavailableError(None, None, "stale file handle")]
+
+    def newest_number(directory):
+        if errors and len(training.expected) == 2:
+            raise errors.pop()
+        return look(directory)
+
+    monkeypatch.setattr(sidecar_evaluator.Directory, "newest_number", newest_number)
+    evaluator = evaluator_of(tmp_path, callbacks=[training])
+    assert_as_expected(evaluator.start(), training.expected)
+    assert f"{tmp_path} cannot be read: stale file handle" in caplog.text
+
+
+def test_no_file_stays_open_behind_it(tmp_path):
+    Training(tmp_path / "run", 1)
+    evaluator = evaluator_of(tmp_path / "run", log_dir=tmp_path / "logs")
+    evaluator.start()
+    open_files = [x.resolve() for x in pathlib.Path("/proc/self/fd").iterdir()]
+    assert [x for x in open_files if x.is_relative_to(tmp_path)] == []
 
 
 def test_training_that_ended_before_the_program_began_is_evaluated_and_not_the_end(

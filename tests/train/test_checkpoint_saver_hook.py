@@ -143,6 +143,36 @@ def test_it_restores_into_any_number_of_parts(
         np.testing.assert_array_equal(found[variable], value, err_msg=variable)
 
 
+class Ruin(tf1.train.SessionRunHook):
+    """Sets a variable, or its first part, to NaN after a step."""
+
+    def __init__(self, name, at):
+        self.name, self.at = name, at
+
+    def begin(self):
+        (variable, *_) = (x for x in tf1.trainable_variables() if self.name in x.name)
+        self.ruin = variable.assign(tf.fill(variable.shape, np.nan)).op
+        self.step = tf1.train.get_global_step()
+
+    def after_run(self, run_context, run_values):
+        if run_context.session.run(self.step) >= self.at:
+            run_context.session.run(self.ruin)
+
+
+@thinned("use_resource, parts", [False, True], [None, 3])
+def test_session_goes_on_from_the_last_one_with_finite_weights(
+    tmp_path, caplog, use_resource, parts
+):
+    def hook():
+        return tfs.train.CheckpointSaverHook(tmp_path, save_steps=2)
+
+    train([hook(), Ruin("bias", 4)], 6, use_resource, parts=parts)
+    again = hook()
+    train([again], 6, use_resource, parts=parts)
+    assert "bias is not finite" in caplog.text
+    assert again.restored == str(tmp_path / "ckpt-1")
+
+
 class Savings(tf1.train.SessionRunHook):
     """Collects the checkpoints that another hook has begun."""
 

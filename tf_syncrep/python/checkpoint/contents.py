@@ -167,12 +167,15 @@ class Contents:
             the one that it copies.
         keyed_tables: tables whose rows are found by keys. They are also among the
             groups of the shares, but are restored in another way.
+        weights: names of wholes that are trained. If one is not finite, the training
+            has come to nothing.
     """
 
     shares: list[Share]
     of_parts: list[Any]
     copies: list[tuple[Any, Any]]
     keyed_tables: list[KeyedTable]
+    weights: list[str]
 
     @property
     def names(self) -> set[str]:
@@ -199,6 +202,7 @@ class Builder:
         self._of_parts: list[OfPart] = []
         self._copies: list[tuple[Any, Any]] = []
         self._keyed_tables: list[KeyedTable] = []
+        self._weights: list[str] = []
 
     def build(self) -> Contents:
         """Returns what was collected."""
@@ -207,6 +211,7 @@ class Builder:
             self._of_parts,
             self._copies,
             self._keyed_tables,
+            self._weights,
         )
 
     def add_keyed_table(self, table: KeyedTable) -> None:
@@ -223,6 +228,11 @@ class Builder:
         """Adds a variable that is written at once."""
         original = self._original(variable)
         self._share(original).wholes[name] = original
+
+    def note_weight(self, name: str, variable: Any) -> None:
+        """Notes that a variable that is written at once is trained."""
+        if variable.dtype.base_dtype.is_floating:
+            self._weights.append(name)
 
     def add_of_part(self, of_part: OfPart) -> None:
         """Adds a variable of a part of tables."""

@@ -65,6 +65,11 @@ class Manifest:
     files: dict[str, int]
 
     @property
+    def not_finite(self) -> str | None:
+        """What in it has a NaN or an infinity, so that nobody goes on from it."""
+        return self.state.get("not_finite")
+
+    @property
     def is_full(self) -> bool:
         """Whether it needs no other checkpoint."""
         return len(self.chain) == 1
@@ -251,7 +256,7 @@ class Directory:
         text = json.dumps({"checkpoint": content, "crc32": _crc(content)}, indent=1)
         path = f"{self.prefix(manifest.number)}.json"
         self._write(path, text)
-        if manifest.is_full:
+        if manifest.is_full and manifest.not_finite is None:
             # This lets `tf.train.latest_checkpoint` find it.
             name = os.path.basename(self.prefix(manifest.number))
             self._write(
@@ -298,10 +303,12 @@ class Directory:
         """Deletes all but the newest checkpoints and those that they need.
 
         Args:
-            keep: how many to keep.
+            keep: how many to keep that are finite. The newest one stays in any case.
         """
         manifests = self.manifests()
-        needed = {number for m in manifests[-keep:] for number in m.chain}
+        finite = [x for x in manifests if x.not_finite is None]
+        kept = [*finite[-keep:], *manifests[-1:]]
+        needed = {number for m in kept for number in m.chain}
         for manifest in manifests:
             if manifest.number not in needed:
                 self.delete_files(manifest.number)

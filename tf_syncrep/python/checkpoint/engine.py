@@ -8,6 +8,7 @@ some kilobytes. No row of a table passes through the coordinator.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
 import threading
 import time
@@ -15,6 +16,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -330,6 +332,8 @@ class Engine:
         Args:
             contents: the variables to save.
             state: called at the moment of the checkpoint; returns what JSON can hold.
+                Its entry "not_finite", if there is one, says what is not finite, so
+                that nobody goes on from the checkpoint.
             moment: calls a function at the moment of the checkpoint.
 
         Returns:
@@ -410,7 +414,7 @@ class Engine:
         saving = self._saving = Saving()
         threading.Thread(
             target=self._finish,
-            args=(saving, manifest, prefixes, begun["clock"]),
+            args=(saving, manifest, prefixes, begun["clock"], contents.weights),
             name="checkpoint",
             daemon=True,
         ).start()
@@ -427,12 +431,14 @@ class Engine:
             return None
         return base
 
-    def _finish(self, saving, manifest, prefixes, begun) -> None:
+    def _finish(self, saving, manifest, prefixes, begun, weights) -> None:
         """Waits for the tasks, and makes a checkpoint of their files."""
         failure: BaseException | None = None
         try:
             self._await_tasks(saving)
-            self._calls.merge(prefixes, self.directory.prefix(manifest.number))
+            prefix = self.directory.prefix(manifest.number)
+            self._calls.merge(prefixes, prefix)
+            manifest = _checked(manifest, prefix, weights)
             saving.manifest = self.directory.commit(manifest)
             saving.secs = time.monotonic() - begun
             self._base = saving.manifest
@@ -476,13 +482,14 @@ class Engine:
             self._saving.wait_until_over()
 
     def restore(self, contents: Contents) -> Manifest | None:
-        """Restores the newest whole checkpoint.
+        """Restores the newest whole checkpoint whose weights are finite.
 
         Args:
             contents: the variables to restore; the checkpoint may hold more.
 
         Returns:
-            The checkpoint's manifest; None if there is no checkpoint.
+            The checkpoint's manifest; None if there is no checkpoint, or none that is
+            finite.
 
         Raises:
             ValueError: the newest checkpoint lacks a variable, or has another shape for
@@ -493,6 +500,14 @@ class Engine:
         self._tidied, self._base = False, None
         damaged = []
         for manifest in reversed(self.directory.manifests()):
+            if manifest.not_finite is not None:
+                prefix = self.directory.prefix(manifest.number)
+                logging.warning(
+                    "Checkpoint %s is passed over: %s is not finite.",
+                    prefix,
+                    manifest.not_finite,
+                )
+                continue
             try:
                 self._restore(contents, manifest)
             except (DamagedError, *_DAMAGE) as error:
@@ -546,6 +561,28 @@ class Engine:
 def _reader(prefix: str) -> Any:
     # `load_checkpoint` would take a prefix for a folder in some file systems.
     return tf.compat.v1.train.NewCheckpointReader(prefix)
+
+
+def _checked(manifest: Manifest, prefix: str, weights: Sequence[str]) -> Manifest:
+    """Returns the manifest of a checkpoint, which says if a weight is not finite.
+
+    What was written is read again, since only that is of the checkpoint's moment.
+    """
+    reader, name = _reader(prefix), manifest.not_finite
+    if name is None:
+        for weight in weights:
+            if not np.isfinite(reader.get_tensor(weight)).all():
+                name = weight
+                break
+        else:
+            return manifest
+    logging.error(
+        "No training will go on from checkpoint %s, which is kept beside the others: "
+        "%s is not finite.",
+        prefix,
+        name,
+    )
+    return dataclasses.replace(manifest, state={**manifest.state, "not_finite": name})
 
 
 def _shapes(prefix: str) -> dict[str, Any]:

@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.parts import members_of
 
 # The slot with the sums of gradients, which the base class of all optimizers makes.
 _SUMS = "gradient_accumulator"
@@ -47,15 +46,8 @@ def innermost_of(optimizer: Any) -> list[Any]:
     Args:
         optimizer: any optimizer, which may wrap another one, or consist of several.
     """
-    while getattr(optimizer, "inner_optimizer", None) is not None:
-        optimizer = optimizer.inner_optimizer
-    if hasattr(optimizer, "all_optimizers"):
-        return optimizer.all_optimizers()
-    # Keras has it since 3.15.
-    is_several = isinstance(
-        optimizer, getattr(tf.keras.optimizers, "MultiOptimizer", ())
-    )
-    return list(optimizer.optimizers) if is_several else [optimizer]
+    members = members_of(optimizer)
+    return [x for member in members for x in innermost_of(member)] or [optimizer]
 
 
 def trainer_of(optimizer: Any, variable: Any) -> Any:

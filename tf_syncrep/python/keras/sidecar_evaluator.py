@@ -28,7 +28,9 @@ __all__ = ["Evaluation", "SidecarEvaluator"]
 _POLL_SECS = 1.0
 # If a script goes on with another `fit`, it does so within this time.
 _LINGER_SECS = 10.0
-# Checkpoints from before this time belong to another training.
+# How often to say that the folder cannot be read.
+_SAY_SECS = 60.0
+# What is found from before this time belongs to another training.
 _BEGUN = time.time()
 
 
@@ -68,7 +70,8 @@ class SidecarEvaluator:
     alone: its parameter servers read the checkpoint, and its workers evaluate.
 
     If checkpoints come faster than they can be evaluated, only the newest ones are
-    evaluated. A damaged one is passed over, with a message.
+    evaluated. One that is damaged, or whose weights are not finite, is passed over,
+    with a message. If the folder cannot be read for a while, it waits.
 
     Args:
         model: a compiled model with the layers of the one that is trained. If it is not
@@ -153,15 +156,34 @@ class SidecarEvaluator:
         """
         path = self._directory.path
         print(f"Evaluating the checkpoints in {path} as they come.", flush=True)
+        try:
+            return self._evaluate_all()
+        finally:
+            if self._writer is not None:
+                self._writer.close()
+                self._writer = None
+
+    def _evaluate_all(self) -> list[Evaluation]:
         found: list[Evaluation] = []
-        seen, last = 0, None
+        seen, last, newest = 0, None, None
+        first = None  # the newest number when it looked first
         idle_since = time.monotonic()
         while True:
-            newest = self._directory.newest_number()
-            if newest < seen:  # Another training has begun in an empty folder.
+            try:
+                number = self._directory.newest_number()
+                if number != seen:
+                    newest = (self._directory.manifests() or [None])[-1]
+                first = number if first is None else first
+            except tf.errors.OpError as error:
+                path = self._directory.path
+                logging.log_every_n_seconds(
+                    logging.WARNING, "%s cannot be read: %s", _SAY_SECS, path, error
+                )
+                number = seen  # as if there were nothing new
+            if number < seen:  # Another training has begun in an empty folder.
                 seen, last = 0, None
-            if newest > seen:
-                seen = newest
+            if number > seen:
+                seen = number
                 manifest = self._restore()
                 if manifest is not None and (
                     last is None or manifest.number > last.number
@@ -173,7 +195,7 @@ class SidecarEvaluator:
             end = None
             if len(found) == self._max_evaluations:
                 end = f"{len(found)} checkpoints were evaluated"
-            elif idle_secs >= _LINGER_SECS and self._is_end(last):
+            elif idle_secs >= _LINGER_SECS and self._is_end(newest, first):
                 end = "training has ended"
             elif self._max_idle_secs is not None and idle_secs >= self._max_idle_secs:
                 end = f"no checkpoint has come for {idle_secs:.0f} s"
@@ -182,14 +204,15 @@ class SidecarEvaluator:
                 return found
             time.sleep(_POLL_SECS)
 
-    def _is_end(self, manifest: Manifest | None) -> bool:
+    def _is_end(self, manifest: Manifest | None, first: int | None) -> bool:
         """Returns whether a training has ended with this checkpoint.
 
-        Trainings that ended before this program began do not count.
+        Trainings that ended before this program began do not count. The times of two
+        tasks are compared only for what was found at once, since clocks may differ.
         """
         if manifest is None or not manifest.state.get("is_last"):
             return False
-        if manifest.time < _BEGUN:
+        if first is not None and manifest.number <= first and manifest.time < _BEGUN:
             return False
         goes_on = self._directory.progress().get("time", 0.0) > manifest.time
         return not goes_on

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -63,8 +64,9 @@ class Checkpoint(tf.keras.callbacks.Callback):
     waits. The first `fit` restores the newest whole checkpoint, if there is one, and
     continues in the epoch and at the step where it was written. (If Keras 3 trains by
     its own loop, in one process, it continues at the beginning of that epoch.) At the
-    end of a training a last checkpoint is written, also if a callback has stopped the
-    training early:
+    end of a training a last checkpoint is written. If a callback has stopped training
+    at the end of an epoch, as `EarlyStopping` does, it is over; if after a batch, the
+    next run goes on in that epoch:
 
     ```python
     checkpoint = tfs.keras.Checkpoint("/shared/run1", every_secs=600)
@@ -99,7 +101,8 @@ class Checkpoint(tf.keras.callbacks.Callback):
     `slots/m/tables/user`, and the optimizer's counter is `optimizer/iteration`. A
     checkpoint can be restored onto another number of parameter servers and workers,
     with or without SyncReplicas. The remains of a crash are not taken for a checkpoint,
-    and a damaged one is passed over, with a message.
+    and one that is damaged, or whose trained weights are not finite, is passed over,
+    with a message.
 
     The folder must be the same for all tasks, in any file system that TensorFlow knows.
     Before the first checkpoint each parameter server writes a small file to it.
@@ -113,7 +116,8 @@ class Checkpoint(tf.keras.callbacks.Callback):
             `every_secs`. It begins after the execution that completes this number,
             where executions have several steps. While one is being written, no other is
             begun.
-        keep: how many to keep. Those on which they build are kept, too.
+        keep: how many to keep. Those on which they build are kept, too, and beside them
+            the newest one if its weights are not finite.
         full_every: one checkpoint of this many is full; the others hold only those rows
             of tables that have changed since the checkpoint before. It takes 8 bytes
             for each row in the memory of the parameter servers, and the first
@@ -177,7 +181,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         self.restored: Restored | None = None
         self._manifest: Any = None
         self._contents: Contents | None = None
-        self._contents_key: Any = None
+        self._contents_of: list[Any] = []
         self._position = Position()
         self._steps = 0  # These are counted since the last checkpoint was begun.
         self._begun = time.monotonic()
@@ -188,6 +192,9 @@ class Checkpoint(tf.keras.callbacks.Callback):
         )
         # `with_ends` may add a callback that ends the run instead.
         self._ends_itself = True
+        # Whether training was stopped within an epoch, and the loss there.
+        self._is_cut, self._loss = False, 0.0
+        self._not_finite: str | None = None
         self._has_warned_of_order = False
         if model is not None:
             self.set_model(model)
@@ -275,6 +282,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         # A BackupAndRestore may have left the position of an earlier `Model.fit`.
         clear_initial_position(model)
         self._ends_itself = True
+        self._is_cut, self._not_finite = False, None
         self._failures.begin_run()
         self._position.begin_epoch(0)
         if not self._has_trained and self.restore() is not None:
@@ -295,7 +303,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Begins a checkpoint if it is time."""
-        del logs
+        self._note_stop(logs)
         # It is called once for all steps of an execution.
         self._steps += batch + 1 - self._position.step
         self._position.step = batch + 1
@@ -306,13 +314,19 @@ class Checkpoint(tf.keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Notes that the epoch is over."""
         del logs
-        self._position.begin_epoch(epoch + 1)
+        if not self._is_cut:
+            self._position.begin_epoch(epoch + 1)
 
     def on_train_end(self, logs: Any = None) -> None:
         """Writes a last checkpoint."""
         del logs
         if self._ends_itself:
             self._end_run()
+
+    def _note_stop(self, logs: Any) -> None:
+        """Notes whether a callback has stopped training after this batch."""
+        self._is_cut = bool(self._model_or_raise.stop_training)
+        self._loss = (logs or {}).get("loss", 0.0)
 
     def _end_run(self) -> None:
         """Writes the last checkpoint of a run of `fit`, and logs its failure.
@@ -325,7 +339,9 @@ class Checkpoint(tf.keras.callbacks.Callback):
         if self.saving is not None:
             self.saving.wait_until_over()
         position = self._position
-        if model.stop_training:
+        if self._is_cut and not np.all(np.isfinite(self._loss)):
+            self._not_finite = "the loss at which training was stopped"
+        elif model.stop_training and not self._is_cut:
             # The callback that has stopped it considers the training over, so no epoch
             # is left.
             epochs = (self.params or {}).get("epochs") or 0
@@ -411,7 +427,9 @@ class Checkpoint(tf.keras.callbacks.Callback):
 
     def _state(self) -> dict[str, Any]:
         rounds = rounds_of(self._model_or_raise.optimizer)
+        not_finite = self._not_finite
         return {
+            **({"not_finite": not_finite} if not_finite else {}),
             **self._position.state(rounds),
             "iterations": self._iterations(),
             "work_queues": states_of(self._queues),
@@ -448,9 +466,12 @@ class Checkpoint(tf.keras.callbacks.Callback):
                 "Checkpoint needs a model that is built: call it on a batch, or give "
                 f"it an Input. Received: {model.name!r}, which has no weights yet"
             )
-        key = [id(v) for v in model.variables], id(model.optimizer)
-        if self._contents is None or key != self._contents_key:
-            self._contents, self._contents_key = contents_of(model), key
+        # These are kept, since another object may get the address of one that is gone.
+        owners = [model.optimizer, *model.variables]
+        if self._contents is None or [*map(id, owners)] != [
+            *map(id, self._contents_of)
+        ]:
+            self._contents, self._contents_of = contents_of(model), owners
         return self._contents
 
 

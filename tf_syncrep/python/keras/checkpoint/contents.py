@@ -20,7 +20,7 @@ from __future__ import annotations
 import collections
 import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -91,7 +91,8 @@ def contents_of(model: Any, with_optimizers: bool = True) -> Contents:
     of_rows: dict[int, dict[str, RowSlot]] = {}
     for tables in tables_with(DynamicTables, [compat.native(v) for v in variables]):
         of_rows |= row_slots(optimizers, tables)
-    _add_variables(builder, variables, renamed, slots, of_rows)
+    trained = {id(compat.native(v)) for v in model.trainable_variables}
+    _add_variables(builder, variables, renamed, slots, of_rows, trained)
     states = list(trainer.random_states(model))
     for name, (_, state) in _by_name(
         states, lambda x: renamed.get(x[0].name, x[0].name)
@@ -125,6 +126,7 @@ def _add_variables(
     renamed: Mapping[str, str],
     slots: Any,
     of_rows: Any,
+    trained: Container[int],
 ) -> None:
     """Adds variables; tables are added in the place of their first part."""
     natives = [compat.native(v) for v in variables]
@@ -155,6 +157,8 @@ def _add_variables(
                 _add_dynamic_slab(builder, owner, slab, keys, slots, of_rows)
         else:
             _add_variable(builder, keys[""], owner, slots.get(id(owner), {}))
+            if id(owner) in trained and not is_table(owner):
+                builder.note_weight(keys[""], owner)
 
 
 def _add_slabs(

@@ -25,6 +25,11 @@ class _End(tf.keras.callbacks.Callback):
         del logs
         self._checkpoint._ends_itself = False
 
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Tells the Checkpoint if a callback behind it has stopped training."""
+        del batch
+        self._checkpoint._note_stop(logs)
+
     def on_train_end(self, logs: Any = None) -> None:
         """Writes the last checkpoint."""
         del logs

@@ -1,6 +1,6 @@
 """Python functions that a ClusterCoordinator runs on the thread of a worker.
 
-All private names here were checked with TensorFlow 2.15.1 and 2.21.0.
+All private names here were checked with TensorFlow 2.15.1 and 2.22.0rc0.
 """
 
 from __future__ import annotations

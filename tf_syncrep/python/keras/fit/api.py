@@ -17,7 +17,11 @@ from tf_syncrep.python.keras.fit import loop as fit_loop
 from tf_syncrep.python.keras.fit.building import build
 from tf_syncrep.python.keras.fit.loss_warning import LossWarning
 from tf_syncrep.python.keras.fit.own_loop import own_loop
-from tf_syncrep.python.keras.fit.progress import ProgressLines, has_progress_bar
+from tf_syncrep.python.keras.fit.progress import (
+    ProgressBar,
+    ProgressLines,
+    has_progress_bar,
+)
 from tf_syncrep.python.keras.fit.scheduling import ScheduledSteps
 from tf_syncrep.python.keras.sync_replicas.rounds import Rounds
 from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import rounds_of
@@ -381,6 +385,9 @@ def _callback_list(
     checks.refuse_tensorboard_without_its_package(callbacks)
     if add_history:
         callbacks.append(LossWarning())
+        kind = tf.keras.callbacks.ProgbarLogger
+        if has_bar and not any(isinstance(x, kind) for x in callbacks):
+            callbacks.append(ProgressBar())
     if verbose != 0 and not has_bar:
         callbacks.append(ProgressLines())
     return tf.keras.callbacks.CallbackList(

@@ -62,6 +62,8 @@ def build(model: Any, first_batch: Callable[[], Any], kind: str) -> None:
         checks.warn_of_large_embeddings(model)
         if optimizer is not None and not is_legacy:
             _build(optimizer, model.trainable_variables)
+        if kind == "train":
+            checks.refuse_optimizers(model)
 
 
 def _build(optimizer: Any, variables: Any) -> None:

@@ -170,6 +170,28 @@ def refuse_what_cannot_be(model: Any) -> None:
             'steps_per_execution must be at least 1, or "auto". '
             f"Received: steps_per_execution={steps!r}"
         )
+    refuse_optimizers(model)
+    for layer in trainer.layers_of(model):
+        is_recurrent = isinstance(layer, tf.keras.layers.RNN)
+        if is_recurrent and layer.stateful and num_tasks("worker") > 1:
+            raise ValueError(
+                "A layer with stateful=True goes on where its last batch ended, and "
+                "several workers would mix their states. Received: layer "
+                f"{layer.name} with {num_tasks('worker')} workers"
+            )
+    replicas = model.distribute_strategy.num_replicas_in_sync
+    if replicas > 1:
+        raise ValueError(
+            "A worker must be one replica: show one GPU to each worker task. "
+            f"Received: num_replicas_in_sync={replicas}"
+        )
+
+
+def refuse_optimizers(model: Any) -> None:
+    """Raises for an optimizer that does what ParameterServerStrategy cannot do.
+
+    Some optimizers make others when they are built.
+    """
     for optimizer in optimizers_of(model):
         accumulated = getattr(optimizer, "gradient_accumulation_steps", None)
         if accumulated:
@@ -189,20 +211,6 @@ def refuse_what_cannot_be(model: Any) -> None:
                 "A model trains with one SyncReplicas, the optimizer that it is "
                 f"compiled with. Received: {optimizer.name} besides that"
             )
-    for layer in trainer.layers_of(model):
-        is_recurrent = isinstance(layer, tf.keras.layers.RNN)
-        if is_recurrent and layer.stateful and num_tasks("worker") > 1:
-            raise ValueError(
-                "A layer with stateful=True goes on where its last batch ended, and "
-                "several workers would mix their states. Received: layer "
-                f"{layer.name} with {num_tasks('worker')} workers"
-            )
-    replicas = model.distribute_strategy.num_replicas_in_sync
-    if replicas > 1:
-        raise ValueError(
-            "A worker must be one replica: show one GPU to each worker task. "
-            f"Received: num_replicas_in_sync={replicas}"
-        )
 
 
 def refuse_to_prefetch_rows(model: Any) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.checkpoint.ends import have_checkpoint, with_ends
@@ -19,6 +20,8 @@ _OURS: dict[str, Callable[..., Any]] = {
     "evaluate": api.evaluate,
     "predict": api.predict,
 }
+# Arguments of Keras 2 that concern threads of its own, which read a Sequence.
+_OF_THREADS = ("max_queue_size", "workers", "use_multiprocessing")
 # The methods of `tf.keras.Model` that were replaced, by name.
 _stock: dict[str, Callable[..., Any]] = {}
 _is_installed = False
@@ -104,7 +107,7 @@ def _in_front_of(stock: Callable[..., Any], ours: Callable[..., Any]) -> Any:
             with handing_over(self):
                 return stock(*given.args, **given.kwargs)
         if _is_installed:
-            return ours(self, *args, **kwargs)
+            return ours(self, **_by_name(stock, (self, *args), kwargs))
         raise RuntimeError(
             f"Model.{stock.__name__} of Keras 3 does not run under "
             "ParameterServerStrategy. Call tfs.keras.install_fit() before it, once, or "
@@ -112,3 +115,20 @@ def _in_front_of(stock: Callable[..., Any], ours: Callable[..., Any]) -> Any:
         )
 
     return method
+
+
+def _by_name(stock: Callable[..., Any], args: Any, kwargs: Any) -> dict[str, Any]:
+    """Returns the arguments of a call by name, since ours has others behind them."""
+    signature = inspect.signature(stock)
+    known = {name: x for name, x in kwargs.items() if name in signature.parameters}
+    given = dict(signature.bind(*args, **known).arguments)
+    given.pop("self")
+    for name in _OF_THREADS:
+        if name in given:
+            logging.warning(
+                "Model.%s: %s=%r has no effect under ParameterServerStrategy.",
+                stock.__name__,
+                name,
+                given.pop(name),
+            )
+    return {**given, **{name: x for name, x in kwargs.items() if name not in known}}

@@ -1,10 +1,10 @@
 """Metrics whose state is in the coordinator, which adds up what executions return.
 
 While a step is traced, the variables of metrics are replaced by variables of the worker
-itself. They are zero when an execution begins. At its end they hold what its steps have
-added, which goes to the coordinator with the execution's other results. So nothing is
-written on a server, an execution that is made again counts once, and callbacks see the
-sum of the executions that they have been told of.
+itself, which live as long as an execution. They are zero when it begins. At its end
+they hold what its steps have added, which goes to the coordinator with the execution's
+other results. So nothing is written on a server, an execution that is made again counts
+once, and callbacks see the sum of the executions that they have been told of.
 
 The results of metrics are computed from the sums: the part of the step's graph between
 the variables and the results runs in the coordinator.
@@ -20,8 +20,12 @@ import tensorflow as tf
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.compat.graph_edges import only_reads
-from tf_syncrep.python.keras.compat.handles import standing_for
+from tf_syncrep.python.keras.compat.handles import ANONYMOUS_NAME, standing_for
 from tf_syncrep.python.keras.parts import parts_of
+from tf_syncrep.python.sync.deadline import within
+
+# How long an error waits for the variables of metrics to get their state.
+_END_SECS = 5.0
 
 # The ops that may lead from a variable's value to the value that is assigned, with the
 # inputs that may hold it. With any other op, the assignment is not an addition.
@@ -58,27 +62,20 @@ class Metrics:
         """Within this context, other variables stand for those of the metrics."""
         return standing_for(self._variables, handles)
 
-    def _handles(self) -> list[tf.Tensor]:
-        """Handles of the variables of the task on which these ops run."""
-        return [
-            tf.raw_ops.VarHandleOp(
-                dtype=variable.dtype,
-                shape=variable.shape,
-                shared_name=f"{self._name}_{i}",
-            )
-            for i, variable in enumerate(self._variables)
-        ]
-
     def handles_of_zeros(self) -> list[tf.Tensor]:
-        """Handles of the same variables, which are set to zero."""
-        handles = self._handles()
+        """Handles of new variables of the task on which these ops run, set to zero.
+
+        A worker that was taken for lost may still be in an execution when it begins
+        another one, so each has its own.
+        """
+        handles = [_handle(variable, ANONYMOUS_NAME) for variable in self._variables]
         for handle, variable in zip(handles, self._variables, strict=True):
             zeros = tf.zeros(variable.shape, variable.dtype)
             tf.raw_ops.AssignVariableOp(resource=handle, value=zeros)
         return handles
 
     def values(self, handles: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Returns the values of the variables in one vector."""
+        """Returns the values of these variables in one vector."""
         values = [
             tf.reshape(tf.cast(_read(handle, variable), tf.float64), [-1])
             for handle, variable in zip(handles, self._variables, strict=True)
@@ -100,14 +97,30 @@ class Metrics:
     def here(self) -> Iterator[None]:
         """Within this context, all metrics have their state in this process."""
         with tf.device("CPU:0"):
-            self._here = self._handles()
+            self._here = [
+                _handle(variable, f"{self._name}_{i}")
+                for i, variable in enumerate(self._variables)
+            ]
         for handle, variable in zip(self._here, self._variables, strict=True):
             value = variable.read_value()
             tf.raw_ops.AssignVariableOp(resource=handle, value=value)
-        with standing_for(self._variables, self._here):
-            yield
-        for handle, variable in zip(self._here, self._variables, strict=True):
-            variable.assign(_read(handle, variable))
+        try:
+            with standing_for(self._variables, self._here):
+                yield
+        except BaseException:
+            # A server may be lost, or not answer.
+            within(_END_SECS, self._leave)
+            raise
+        self._leave()
+
+    def _leave(self) -> None:
+        """Sets the metrics' own variables, and deletes those of this process."""
+        try:
+            for handle, variable in zip(self._here, self._variables, strict=True):
+                variable.assign(_read(handle, variable))
+        finally:
+            for handle in self._here:
+                tf.raw_ops.DestroyResourceOp(resource=handle)
 
     def check(self, handles: Sequence[tf.Tensor]) -> None:
         """Raises if a step does anything to metrics but add, or trains by them.
@@ -242,6 +255,12 @@ def _is_sum(variable: Any) -> bool:
     """Returns whether replicas' values of a metric's variable are to be added up."""
     kinds = ("sum", tf.VariableAggregation.SUM)
     return getattr(variable, "aggregation", "sum") in kinds
+
+
+def _handle(variable: Any, name: str) -> tf.Tensor:
+    return tf.raw_ops.VarHandleOp(
+        dtype=variable.dtype, shape=variable.shape, shared_name=name
+    )
 
 
 def _read(handle: tf.Tensor, variable: Any) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""The lines that `verbose` shows of a training without a terminal."""
+"""The bar and the lines that `verbose` shows of a training."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_syncrep.python.keras.compat.native import IS_KERAS_3
 from tf_syncrep.python.keras.training_clock import TrainingClock, clock_of
 
 # How often a line reports the progress.
@@ -33,6 +34,41 @@ def has_progress_bar(verbose: str | int) -> bool:
     if not tf.keras.utils.is_interactive_logging_enabled():
         return True
     return sys.stdout.isatty() or "ipykernel" in sys.modules
+
+
+class ProgressBar(tf.keras.callbacks.ProgbarLogger):
+    """Keras' bar and line, with the number of batches of each epoch.
+
+    If that is not known before, Keras takes the number of the first epoch for all.
+    """
+
+    def __init__(self):
+        """Shows nothing yet."""
+        super().__init__(*([] if IS_KERAS_3 else ["steps"]))
+        self._num_steps: int | None = None
+        self._num_batches = 0
+
+    def set_params(self, params: Any) -> None:
+        """Notes the number of batches, if it is known."""
+        super().set_params(params)
+        self._num_steps = params.get("steps")
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Begins an epoch."""
+        self._num_batches = 0
+        self.target = self._num_steps
+        super().on_epoch_begin(epoch, logs)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Shows the progress, and counts the batches."""
+        self._num_batches = batch + 1
+        super().on_train_batch_end(batch, logs)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Shows the results of an epoch."""
+        if self.target is None:
+            self.target = self.progbar.target = self._num_batches
+        super().on_epoch_end(epoch, logs)
 
 
 class ProgressLines(tf.keras.callbacks.Callback):

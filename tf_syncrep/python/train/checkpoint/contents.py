@@ -56,6 +56,8 @@ def contents_of_graph() -> tuple[Contents, Any]:
         with tf.device(variable.device):
             value = variable.read_value()
         builder.add_whole(variable.op.name, value)
+        if variable.trainable:
+            builder.note_weight(variable.op.name, variable)
     objects = tf.compat.v1.get_collection(_Key.SAVEABLE_OBJECTS)
     for spec in (spec for x in objects for spec in x.specs):
         with tf.device(cpu_of(spec)):

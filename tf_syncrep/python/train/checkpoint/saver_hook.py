@@ -74,7 +74,8 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         save_steps: how often to write one, in steps of the global step, instead of
             `save_secs`. While one is being written, no other is begun.
         is_chief: whether this replica is the chief.
-        keep: how many to keep. Those on which they build are kept, too.
+        keep: how many to keep. Those on which they build are kept, too, and beside them
+            the newest one if its weights are not finite; no session restores that one.
         full_every: one checkpoint of this many is full; the others hold only those rows
             of tables that have changed since the checkpoint before.
         work_queues: `tfs.data.WorkQueue`s by name, which are saved and restored, too.

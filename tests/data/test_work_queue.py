@@ -161,10 +161,10 @@ def test_error_of_a_garbled_line_names_the_files_that_were_being_read(
 
     with pytest.raises(tf.errors.InvalidArgumentError, match="StringToNumberOp"):
         read()
-    read = files if num_readers > 1 else files[1:3]
-    assert queue.recent_items() == read
+    recent = files if num_readers > 1 else files[1:3]
+    assert queue.recent_items() == recent
     (said,) = [x.getMessage() for x in caplog.records]
-    assert said.endswith(f"had just read: {', '.join(map(repr, read))}.")
+    assert said.endswith(f"had just read: {', '.join(map(repr, recent))}.")
 
 
 def test_for_ever_has_no_end():

@@ -38,7 +38,9 @@ class Failing(tf.keras.Model):
         super().__init__()
         self.kind = kind
         self.w = self.add_weight(name="w", shape=[], initializer="zeros")
-        self.rows = tfs.keras.Embedding(2, 1, name="rows") if kind == "id" else None
+        self.rows: Any = None
+        if kind == "id":
+            self.rows = tfs.keras.Embedding(2, 1, name="rows")
 
     def call(self, x):
         if self.kind == "id":

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.data.work_queue import naming_items
 from tf_syncrep.python.keras.checkpoint.ends import with_ends
 from tf_syncrep.python.keras.cluster import num_tasks
 from tf_syncrep.python.keras.compat import trainer
@@ -31,6 +32,7 @@ __all__ = ["evaluate", "fit", "predict"]
 
 
 @with_python_numbers
+@naming_items()
 def fit(
     model: Any,
     x: Any = None,

@@ -11,6 +11,7 @@ from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.compat.autograph import as_keras_traces
 from tf_syncrep.python.keras.compat.lifting import scratch_graph
+from tf_syncrep.python.keras.compat.scheduled import as_scheduled
 from tf_syncrep.python.keras.fit import checks
 from tf_syncrep.python.keras.fit.step import inlined
 from tf_syncrep.python.keras.parts import optimizers_of
@@ -48,9 +49,10 @@ def build(model: Any, first_batch: Callable[[], Any], kind: str) -> None:
 
             def own_step(batch):
                 # It may ask for its replica, which stock steps do not.
-                model.distribute_strategy.run(
-                    lambda batch: getattr(model, step)(batch), args=(batch,)
-                )
+                with as_scheduled(model.distribute_strategy):
+                    model.distribute_strategy.run(
+                        lambda batch: getattr(model, step)(batch), args=(batch,)
+                    )
 
             _trace(model, own_step, first_batch())
         elif is_missing:

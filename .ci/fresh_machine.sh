@@ -26,13 +26,11 @@ do_as_readme_says() {
     local line
     line="$(grep -m 1 "^$1" README.md)"
     echo "== $(id -un): $line"
-    eval "$line"
+    eval "$line" || exit
   }
   export HOME=~
   cd
-  trap 'rm -rf ~/clone' EXIT # it takes gigabytes
-  # The repository belongs to another user.
-  git -c safe.directory='*' clone -q /source clone
+  git clone -q /source clone
   cd clone
   step "make demo"
   # README's first program is this file.
@@ -76,6 +74,7 @@ run_inside() {
     chroot --userspec="$user" "$root" /usr/bin/env -i "${settings[@]}" \
       PATH=/usr/local/bin:/usr/bin:/bin \
       bash -c "$(declare -f do_as_readme_says); do_as_readme_says" || status=$?
+    rm -rf "$root"/{root,home/someone}/clone # which take gigabytes
   done
   return "$status"
 }
@@ -108,4 +107,6 @@ for file in /etc/pip.conf /etc/xdg/pip; do
   [[ ! -e "$file" ]] || cp -r --parents "$file" "$root"
 done
 chroot "$root" useradd --create-home someone
+# The repository belongs to another user.
+chroot "$root" git config --system safe.directory '*'
 unshare --mount --pid --fork --kill-child "$BASH" "${BASH_SOURCE[0]}" "$root" inside

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from counter_layer import Counter
 
+import tf_syncrep as tfs
 from tf_syncrep.python.keras.fit.building import build
 
 layers = tf.keras.layers
@@ -99,3 +100,61 @@ def test_stock_step_builds_what_it_uses_and_changes_nothing(kind, is_built):
     if kind == "train":
         model.fit(tf.data.Dataset.from_tensors(batch), verbose=0)
         assert float(counter.counted) == int(model.optimizer.iterations) == 1
+
+
+class Bag(tf.keras.Model):
+    """Takes any number of ids."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.dense = layers.Embedding(10, 4), layers.Dense(1)
+
+    def call(self, ids):
+        return self.dense(tf.reduce_mean(self.embedding(ids), axis=1))
+
+
+def no_batch():
+    raise AssertionError
+
+
+@pytest.mark.parametrize("way", ["export", "save"])
+def test_model_is_exported_for_the_lengths_that_the_specs_allow(tmp_path, way):
+    """And no batch is read to build it."""
+    model = Bag()
+    model.compile("adam", "mse")
+    specs = tf.TensorSpec([None, None], tf.int64), tf.TensorSpec([None, 1])
+    build(model, no_batch, "train", specs)
+    if way == "save":
+        tf.saved_model.save(model, str(tmp_path))
+    elif hasattr(model, "export"):
+        model.export(str(tmp_path))
+    else:
+        pytest.skip("This Keras has no export.")
+    loaded = tf.saved_model.load(str(tmp_path))
+    serve = loaded.signatures["serving_default"]
+    ((name, spec),) = serve.structured_input_signature[1].items()
+    for length in (2, 5):
+        ids = tf.ones([3, length], spec.dtype)
+        (found,) = tf.nest.flatten(serve(**{name: ids}))
+        np.testing.assert_allclose(found, model(ids), rtol=1e-5)
+
+
+def test_layer_that_needs_a_size_that_specs_do_not_tell_gets_a_batch():
+    model = tf.keras.Sequential([layers.Dense(2)])
+    model.compile("adam", "mse")
+    batch = tf.ones([4, 3]), tf.ones([4, 2])
+    build(model, lambda: batch, "train", (tf.TensorSpec(None), tf.TensorSpec(None)))
+    assert model.layers[0].kernel.shape == (3, 2)
+
+
+@pytest.mark.parametrize("kind", ["ragged", "sparse"])
+def test_composite_tensors_are_built_by_their_specs(kind):
+    ids = tf.ragged.constant([[1], [2, 3]], dtype=tf.int64)
+    table = tfs.keras.TableConfig("t", 10, 4)
+    layer = tfs.keras.DistributedEmbedding(tfs.keras.FeatureConfig("f", table))
+    model = tf.keras.Sequential([layer])
+    model.compile("adam", "mse")
+    x = ids if kind == "ragged" else ids.to_sparse()
+    specs = tf.data.Dataset.from_tensors((x, tf.ones([2, 4]))).element_spec
+    build(model, no_batch, "train", specs)
+    assert layer.built

@@ -214,7 +214,7 @@ def fit(
             validation_steps,
             names=("validation_data", "validation_steps"),
         )
-    build(model, first_batch, "train")
+    build(model, first_batch, "train", batches.element_spec)
     checks.warn_of_constraints(model)
     replicas = getattr(model.optimizer, "total_num_replicas", None)
     if replicas is not None:
@@ -307,7 +307,7 @@ def evaluate(
     checks.refuse_uncompiled(model)
     checks.refuse_what_cannot_be(model)
     batches = inputs.evaluation_batches(x, y, sample_weight, batch_size, steps)
-    build(model, batches.first, "test")
+    build(model, batches.first, "test", batches.element_spec)
     scheduled = ScheduledSteps(model)
     with fit_loop.closing(scheduled.coordinator, Rounds()), scheduled.counting():
         listed = _callback_list(model, callbacks, verbose, batches.num_steps)
@@ -364,7 +364,7 @@ def predict(
     checks.refuse_wrong_numbers(verbose, batch_size=batch_size, steps=steps)
     checks.refuse_what_cannot_be(model)
     batches = inputs.evaluation_batches(x, None, None, batch_size, steps)
-    build(model, batches.first, "predict")
+    build(model, batches.first, "predict", batches.element_spec)
     scheduled = ScheduledSteps(model)
     with fit_loop.closing(scheduled.coordinator, Rounds()):
         listed = _callback_list(model, callbacks, verbose, batches.num_steps)

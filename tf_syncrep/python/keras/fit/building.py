@@ -17,13 +17,16 @@ from tf_syncrep.python.keras.fit.step import inlined
 from tf_syncrep.python.keras.parts import optimizers_of
 
 
-def build(model: Any, first_batch: Callable[[], Any], kind: str) -> None:
+def build(
+    model: Any, first_batch: Callable[[], Any], kind: str, specs: Any = None
+) -> None:
     """Makes the variables that a model lacks for a kind of step.
 
     Args:
         model: the model.
         first_batch: reads the batch to build it with, if that is needed.
         kind: "train", "test" or "predict"; "predict" needs only the layers.
+        specs: the specs of the batches.
     """
     step = f"{kind}_step"
     is_own = getattr(type(model), step) is not getattr(tf.keras.Model, step)
@@ -54,12 +57,13 @@ def build(model: Any, first_batch: Callable[[], Any], kind: str) -> None:
                         lambda batch: getattr(model, step)(batch), args=(batch,)
                     )
 
-            _trace(model, own_step, first_batch())
+            _trace_on_either(model, own_step, specs, first_batch)
         elif is_missing:
             # A test builds the same as a step of training, and has no gradients.
             stock = "predict_step" if kind == "predict" else "test_step"
             stock_step = getattr(tf.keras.Model, stock)
-            _trace(model, functools.partial(stock_step, model), first_batch())
+            stock_step = functools.partial(stock_step, model)
+            _trace_on_either(model, stock_step, specs, first_batch)
         checks.refuse_variables_elsewhere(model)
         checks.warn_of_large_embeddings(model)
         if optimizer is not None and not is_legacy:
@@ -74,7 +78,40 @@ def _build(optimizer: Any, variables: Any) -> None:
         optimizer.build(variables)
 
 
-def _trace(model: Any, step: Callable[[Any], Any], batch: Any) -> None:
+def _trace_on_either(
+    model: Any,
+    step: Callable[[Any], Any],
+    specs: Any,
+    first_batch: Callable[[], Any],
+) -> None:
+    """Traces a step on specs, as Keras does, or, if a size is missing, on a batch.
+
+    What a model is exported with are the shapes with which it was built.
+    """
+    if specs is not None:
+        # It may be any error of the user's code; if it comes again, it is raised.
+        with contextlib.suppress(Exception):
+            return _trace(model, step, lambda: _placeholders(specs))
+    batch = first_batch()
+    return _trace(model, step, lambda: batch)
+
+
+def _placeholders(specs: Any) -> Any:
+    """Returns symbolic tensors of these specs."""
+    # Keras 3's adapters have optionals for None.
+    specs = tf.nest.map_structure(
+        lambda x: None if isinstance(x, tf.OptionalSpec) else x, specs
+    )
+    tensors = [
+        x and tf.compat.v1.placeholder(x.dtype, x.shape)
+        for x in tf.nest.flatten(specs, expand_composites=True)
+    ]
+    return tf.nest.pack_sequence_as(specs, tensors, expand_composites=True)
+
+
+def _trace(
+    model: Any, step: Callable[[Any], Any], make_batch: Callable[[], Any]
+) -> None:
     """Traces a step, since it alone knows which layers it calls, and with what.
 
     The ops are never run, so that layers and seeds are as before. Layers and optimizers
@@ -100,6 +137,7 @@ def _trace(model: Any, step: Callable[[Any], Any], batch: Any) -> None:
         stack.enter_context(inlined(model))
         stack.enter_context(scratch_graph())
         stack.enter_context(tf.variable_creator_scope(create_outside))
+        batch = make_batch()
         as_keras_traces(step)(batch)
 
 

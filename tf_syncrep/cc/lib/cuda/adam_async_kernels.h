@@ -275,9 +275,8 @@ inline constexpr int kResidentRowsBlocks = 5;
 
 // Does nothing but name the bad index, if there is one.
 template <int kWidth, typename T>
-__global__ __launch_bounds__(kBlockThreads, kResidentRowsBlocks) void
-RowsKernel(
-    RowsArguments<T> a) {
+__global__ __launch_bounds__(
+    kBlockThreads, kResidentRowsBlocks) void RowsKernel(RowsArguments<T> a) {
   if (a.bad_index != nullptr && a.bad_index->position >= 0) {
     if (blockIdx.x == 0 && threadIdx.x == 0) {
       a.bad_index->index = IndexAt(IndicesOf(a.rows), a.bad_index->position);

@@ -31,7 +31,6 @@ _RAN_OUT = (
 # without it. It asks 20 times a second, so this is ten minutes.
 _PATIENCE = 12_000
 
-
 # Makes a concrete function end when closures of the coordinator are cancelled.
 Cancelable = Callable[[Any], Callable[..., Any]]
 
@@ -41,7 +40,7 @@ class Scheduled(NamedTuple):
 
     Attributes:
         size: how many steps it has; the worker may have data for fewer.
-        args: the arguments of its function, after which this one is called.
+        args: what `Batches.due` gets, of which each worker gets its part.
     """
 
     size: int
@@ -131,6 +130,10 @@ class Batches(abc.ABC):
 
 class Reading(abc.ABC):
     """How functions of executions read batches, of which it holds none."""
+
+    def __init__(self, spec: Any):
+        """Reads batches of these specs."""
+        self._spec = spec
 
     @abc.abstractmethod
     def signature(self, size: int) -> tuple[Any, ...]:
@@ -231,9 +234,6 @@ class SentBatches(Batches):
 class _Sent(Reading):
     """Batches are arguments."""
 
-    def __init__(self, spec: Any):
-        self._spec = spec
-
     def signature(self, size: int) -> tuple[Any, ...]:
         """Returns the specs of the dataset, in which a batch's size may be unknown.
 
@@ -273,9 +273,6 @@ class WorkersBatches(Batches):
 
 class _Read(Reading):
     """Batches are read one after the other."""
-
-    def __init__(self, spec: Any):
-        self._spec = spec
 
     def signature(self, size: int) -> tuple[Any, ...]:
         """Returns the spec of the iterator."""
@@ -440,9 +437,6 @@ class WorkersPasses(Batches):
 
 class _Held(Reading):
     """Batches are in a chunk, from a place in it on."""
-
-    def __init__(self, spec: Any):
-        self._spec = spec
 
     def signature(self, size: int) -> tuple[Any, ...]:
         """Returns the specs of a chunk and a place."""

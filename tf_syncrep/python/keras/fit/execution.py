@@ -177,7 +177,8 @@ class Executions:
             next_number: gives each execution a number.
             strategy: the ParameterServerStrategy.
         """
-        self._arguments = (step, reading)
+        self._step = step
+        self._reading = reading
         self._next_number = next_number
         self._strategy = strategy
         self._by_size: dict[int, Execution] = {}
@@ -189,7 +190,7 @@ class Executions:
     def trace(self, size: int) -> None:
         """Traces the function of so many steps, unless that was done."""
         if size not in self._by_size:
-            step, reading = self._arguments
             with self._strategy.scope():
-                execution = Execution(step, reading, size, self._next_number)
-            self._by_size[size] = execution
+                self._by_size[size] = Execution(
+                    self._step, self._reading, size, self._next_number
+                )

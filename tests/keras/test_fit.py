@@ -268,4 +268,5 @@ def test_a_missing_file_is_few_lines_of_the_log(tmp_path):
         env = cluster.environment()
         lines = programs.call(what_is_logged_of_a_missing_file, path, env=env)
     assert any(f"{path}; No such file" in line for line in lines)
-    assert len(lines) < 20
+    # Twice the error, which TensorFlow may put together from those of several ops.
+    assert len(lines) < 40, "\n".join(lines)

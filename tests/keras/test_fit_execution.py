@@ -13,6 +13,7 @@ from process_threads import resident
 
 from tf_syncrep.python.keras.compat.lifting import scratch_graph
 from tf_syncrep.python.keras.fit.batches import WorkersBatches
+from tf_syncrep.python.keras.fit.exact_state import exact_state
 from tf_syncrep.python.keras.fit.execution import Execution
 from tf_syncrep.python.keras.fit.metrics import NO_METRICS, Metrics, Results, metrics_of
 
@@ -63,6 +64,42 @@ def test_an_execution_has_a_number_if_its_steps_ask_for_it():
     execution = execution_of(Numbered(), data, 2)
     told = [call(execution, data) for _ in range(3)]
     np.testing.assert_array_equal(told, [[10, 10], [11, 11], [12, 12]])
+
+
+@pytest.mark.skipif(
+    not keras_variants.IS_KERAS_3, reason="Keras 2 has no generators of seeds"
+)
+def test_threads_that_prepare_data_draw_as_before_while_a_step_is_traced():
+    drawn = []
+
+    def draw():
+        seed = tf.keras.random.SeedGenerator(1).next().numpy().tolist()
+        with tf.Graph().as_default():
+            op = tf.random.uniform([], seed=7).op
+        drawn.append((seed, op.get_attr("seed2")))
+
+    def draw_elsewhere():
+        thread = threading.Thread(target=draw)
+        thread.start()
+        thread.join()
+
+    class DrawingElsewhere:
+        """A step during whose tracing another thread draws numbers."""
+
+        metrics, prefetch_rows = NO_METRICS, False
+
+        def __call__(self, number, handles, batch):
+            with exact_state(number):
+                draw_elsewhere()
+            return tf.cast(batch, tf.float32)
+
+        def of_all(self, results):
+            return tf.stack(results)
+
+    draw_elsewhere()
+    data = iter(tf.data.Dataset.range(1000))
+    execution_of(DrawingElsewhere(), data, 2)
+    assert drawn == 3 * [([1, 0], 7)]
 
 
 def test_nothing_is_sent_for_a_number_that_no_step_asks_for():

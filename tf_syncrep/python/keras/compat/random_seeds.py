@@ -7,6 +7,8 @@ from collections.abc import Iterator
 # (checked with TensorFlow 2.15.1 and 2.22.0rc0).
 from tensorflow.python.framework import random_seed  # pyright: ignore
 
+from tf_syncrep.python.keras.compat.replaced import replaced
+
 _LARGEST_SEED = 2**31 - 1
 # This is far from the numbers that people use as seeds.
 _STRIDE = 100_003
@@ -29,9 +31,8 @@ def seeds_of_copy(number: int) -> Iterator[None]:
             return stock(None)
         return stock((int(op_seed) + number * _STRIDE) % _LARGEST_SEED)
 
-    if number:
-        random_seed.get_seed = get_seed
-    try:
+    if not number:
         yield
-    finally:
-        random_seed.get_seed = stock
+        return
+    with replaced(random_seed, "get_seed", get_seed):
+        yield

@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -11,6 +11,7 @@ from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.compat.autograph import as_keras_traces
 from tf_syncrep.python.keras.compat.lifting import scratch_graph
+from tf_syncrep.python.keras.compat.replaced import TRACING, replaced
 from tf_syncrep.python.keras.compat.scheduled import as_scheduled
 from tf_syncrep.python.keras.fit import checks
 from tf_syncrep.python.keras.fit.step import inlined
@@ -123,19 +124,18 @@ def _trace(
         with tf.init_scope():
             return next_creator(**kwargs)
 
-    replaced: list[tuple[Any, str, Callable[..., Any]]] = [
+    functions: list[tuple[Any, str, Callable[..., Any]]] = [
         (layer, "build", _outside(layer.build))
         for layer in trainer.layers_of(model)
         # Layers of Keras 2 leave the function themselves.
         if compat.IS_KERAS_3 and not layer.built
     ]
     for optimizer in optimizers_of(model):
-        replaced.append((optimizer, *_building_only(optimizer)))
-    with contextlib.ExitStack() as stack:
-        for owner, name, function in replaced:
-            stack.enter_context(_as_attribute(owner, name, function))
+        functions.append((optimizer, *_building_only(optimizer)))
+    with TRACING, scratch_graph(), contextlib.ExitStack() as stack:
+        for owner, name, function in functions:
+            stack.enter_context(replaced(owner, name, function))
         stack.enter_context(inlined(model))
-        stack.enter_context(scratch_graph())
         stack.enter_context(tf.variable_creator_scope(create_outside))
         batch = make_batch()
         as_keras_traces(step)(batch)
@@ -167,17 +167,3 @@ def _outside(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, **kwargs)
 
     return call
-
-
-@contextlib.contextmanager
-def _as_attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Within this context, an object has an attribute that Keras does not track."""
-    attributes = vars(owner)
-    before = attributes.get(name)
-    attributes[name] = value
-    try:
-        yield
-    finally:
-        del attributes[name]
-        if before is not None:
-            attributes[name] = before

@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.compat.replaced import replaced
 
 
 @contextlib.contextmanager
@@ -30,21 +31,16 @@ def exact_state(execution: Callable[[], tf.Tensor] | None = None) -> Iterator[No
     if not compat.IS_KERAS_3:  # Keras 2 adds by one op.
         yield
         return
-    keras = tf.keras
-    with contextlib.ExitStack() as stack:
-        for name in ("assign_add", "assign_sub"):
-            stack.enter_context(_replaced(keras.Variable, name, _by_one_op))
-        stack.enter_context(
-            _replaced(
-                keras.random.SeedGenerator,
-                "next",
-                lambda stock, name: _next_seed(stock, execution),
-            )
-        )
+    variables, seeds = tf.keras.Variable, tf.keras.random.SeedGenerator
+    with (
+        replaced(variables, "assign_add", _by_one_op(variables.assign_add)),
+        replaced(variables, "assign_sub", _by_one_op(variables.assign_sub)),
+        replaced(seeds, "next", _next_seed(seeds.next, execution)),
+    ):
         yield
 
 
-def _by_one_op(stock: Callable[..., Any], name: str) -> Callable[..., Any]:
+def _by_one_op(stock: Callable[..., Any]) -> Callable[..., Any]:
     """Makes a Keras variable's `assign_add` or `assign_sub` one op."""
 
     def assign(variable: Any, value: Any) -> Any:
@@ -54,7 +50,7 @@ def _by_one_op(stock: Callable[..., Any], name: str) -> Callable[..., Any]:
         value = tf.cast(tf.convert_to_tensor(value), shared.dtype)
         if value.shape != shared.shape:
             value = tf.broadcast_to(value, shared.shape)
-        getattr(shared, name)(value)
+        getattr(shared, stock.__name__)(value)
         return shared
 
     return assign
@@ -80,16 +76,3 @@ def _next_seed(
         return seed
 
     return next
-
-
-@contextlib.contextmanager
-def _replaced(kind: type, name: str, make: Callable[..., Any]) -> Iterator[None]:
-    """Within this context, a function is in the place of a class's method."""
-    own, stock = vars(kind).get(name), getattr(kind, name)
-    setattr(kind, name, make(stock, name))
-    try:
-        yield
-    finally:
-        delattr(kind, name)
-        if own is not None:
-            setattr(kind, name, own)

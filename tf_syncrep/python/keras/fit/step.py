@@ -11,6 +11,7 @@ import tensorflow as tf
 from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.compat.autograph import as_keras_traces, traced_by
 from tf_syncrep.python.keras.compat.coordinator_log import shorten_errors_of_closures
+from tf_syncrep.python.keras.compat.replaced import replaced
 from tf_syncrep.python.keras.compat.scheduled import as_scheduled
 from tf_syncrep.python.keras.fit.counted_last import count_last
 from tf_syncrep.python.keras.fit.exact_state import exact_state
@@ -126,11 +127,8 @@ def inlined(model: Any) -> Iterator[None]:
         for name, x in vars(kind).items()
         if hasattr(x, "python_function") and name not in vars(model)
     }
-    plain = {name: traced_by(getattr(model, name)) for name in names}
-    # Keras would track assigned attributes.
-    vars(model).update(plain)
-    try:
-        yield
-    finally:
+    with contextlib.ExitStack() as stack:
         for name in names:
-            del vars(model)[name]
+            plain = traced_by(getattr(model, name))
+            stack.enter_context(replaced(model, name, plain))
+        yield

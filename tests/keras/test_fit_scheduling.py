@@ -123,6 +123,29 @@ def test_functions_are_traced_once_and_not_looked_for_by_each_call():
     assert all(function is first for function in others)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint64", "float16"])
+def test_scalars_of_steps_keep_their_values_and_predictions_their_dtype(dtype):
+    largest = tf.constant(tf.dtypes.as_dtype(dtype).max, dtype)
+
+    class Returning(tf.keras.Model):
+        def call(self, x):
+            return tf.identity(largest)
+
+        def test_step(self, data):
+            return {"largest": self(data)}
+
+    data = tf.data.Dataset.from_tensors(tf.ones([1])).repeat(2)
+    results = []
+    for kind in ("test", "predict"):
+        model = Returning()
+        model.compile()
+        results.append(done(kind, model, data))
+    assert results[0]["largest"] == largest.numpy()
+    assert type(results[0]["largest"]) in (int, float)
+    np.testing.assert_array_equal(results[1], 2 * [largest.numpy()])
+    assert results[1].dtype == dtype
+
+
 @pytest.mark.skipif(
     not keras_variants.IS_KERAS_3, reason="Keras 2 has no generators of seeds"
 )

@@ -8,6 +8,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 from absl import logging
 
 from tf_syncrep.python.keras import compat
@@ -111,7 +112,7 @@ def train(
         calls = Calls(callbacks.on_train_batch_begin, end_batch, sizes, first_step)
         for result in steps.run("train", batches, sizes, first_step):
             calls.begin()
-            logs = result.take(if_lost=logs)
+            logs = _as_python(result.take(if_lost=logs))
             calls.end(result.num_steps, logs)
             if model.stop_training:
                 break
@@ -149,15 +150,14 @@ def test(
     calls = Calls(callbacks.on_test_batch_begin, callbacks.on_test_batch_end, sizes)
     for result in steps.run("test", batches, sizes):
         calls.begin()
-        logs = result.take(if_lost=logs)
+        logs = _as_python(result.take(if_lost=logs))
         calls.end(result.num_steps, logs)
         if model.stop_evaluating:
             break
     calls.finish(logs)
     steps.coordinator.join()
-    results = _as_numbers(logs)
-    callbacks.on_test_end(results)
-    return results
+    callbacks.on_test_end(logs)
+    return logs
 
 
 def predict(steps: ScheduledSteps, model: Any, batches: Batches, callbacks: Any) -> Any:
@@ -189,12 +189,15 @@ def predict(steps: ScheduledSteps, model: Any, batches: Batches, callbacks: Any)
     return joined(outputs)
 
 
-def _as_numbers(logs: dict[str, Any]) -> dict[str, Any]:
-    """Converts results to floats where that is possible."""
-    results = {}
-    for name, value in logs.items():
+def _as_python(logs: dict[str, Any]) -> dict[str, Any]:
+    """Converts numbers of logs to those of Python, where that is possible."""
+
+    def converted(value: Any) -> Any:
+        if isinstance(value, int | np.integer):
+            return int(value)
         try:
-            results[name] = float(value)
+            return float(value)
         except (TypeError, ValueError):
-            results[name] = value
-    return results
+            return value
+
+    return {name: converted(value) for name, value in logs.items()}

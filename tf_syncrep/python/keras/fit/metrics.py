@@ -216,7 +216,6 @@ class Results:
         self._graph_def = tf.compat.v1.GraphDef()
         self._handles: dict[str, int] = {}
         self._constants: dict[str, Any] = {}
-        self._dtypes: dict[str, tf.DType] = {}
         found = [leaves[i] for i in self.indices]
         seen: set[Any] = set()
         for x in found:
@@ -232,8 +231,8 @@ class Results:
             elif (value := tf.get_static_value(x)) is not None:
                 self._constants[x.name] = value
             else:
-                self._dtypes[x.name] = x.dtype
                 self.inputs.append(x)
+        self._names_of_inputs = [x.name for x in self.inputs]
 
     def compute(self, handles: Sequence[tf.Tensor], inputs: Sequence[Any]) -> list[Any]:
         """Computes the results from variables and the values of `inputs`.
@@ -244,8 +243,7 @@ class Results:
         """
         known = dict(self._constants)
         known.update((name, handles[i]) for name, i in self._handles.items())
-        for (name, dtype), x in zip(self._dtypes.items(), inputs, strict=True):
-            known[name] = tf.cast(x, dtype)
+        known.update(zip(self._names_of_inputs, inputs, strict=True))
         return tf.graph_util.import_graph_def(
             self._graph_def, input_map=known, return_elements=self._names
         )

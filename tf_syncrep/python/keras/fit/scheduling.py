@@ -168,18 +168,24 @@ class ScheduledSteps:
             list(optimizers_of(self._model)),
             self._metrics,
             self._prefetch_rows,
-            [id(variable) for variable in self._model.trainable_variables],
         )
+        variables = self._model.trainable_variables
         known = self._kept.by_kind
-        if kind not in known or known[kind][0] != key:
+        if (
+            kind not in known
+            or known[kind][0] != key
+            # `==` of variables compares their values.
+            or list(map(id, known[kind][1])) != list(map(id, variables))
+        ):
             fold_seeds = self._num_workers > 1
             step = Step(
                 self._model, kind, fold_seeds, self._metrics, self._prefetch_rows
             )
             next_number = functools.partial(next, self._kept.numbers)
             strategy = self._model.distribute_strategy
-            known[kind] = (key, Executions(step, reading, next_number, strategy))
-        return known[kind][1]
+            executions = Executions(step, reading, next_number, strategy)
+            known[kind] = (key, variables, executions)
+        return known[kind][-1]
 
 
 class _Kept:
@@ -193,5 +199,5 @@ class _Kept:
 
     def __init__(self):
         self.metrics = NO_METRICS
-        self.by_kind: dict[str, tuple[Any, Executions]] = {}
+        self.by_kind: dict[str, tuple[Any, list[Any], Executions]] = {}
         self.numbers = itertools.count()

@@ -392,14 +392,12 @@ class Checkpoint(tf.keras.callbacks.Callback):
                 position.epoch,
             )
             return
-        logging.warning(
-            "Training goes on from %s, in %s: %s.%s",
-            path,
-            position.describe(epochs, steps),
-            self._progress.lost_since(self._manifest, position.num_steps),
-            " Metrics of this epoch will be those of its other steps."
-            if position.step
-            else "",
+        of_others = " Metrics of this epoch will be those of its other steps."
+        print(
+            f"Training goes on from {path}, in {position.describe(epochs, steps)}: "
+            f"{self._progress.lost_since(self._manifest, position.num_steps)}."
+            f"{of_others if position.step else ''}",
+            flush=True,
         )
 
     def _try_to_save(self, wait: bool = False, is_last: bool = False) -> bool:

@@ -89,6 +89,16 @@ def test_epoch_that_was_begun_goes_on_where_it_was():
     ] == EXPECTED[2:]
 
 
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_shuffled_epoch_that_goes_on_says_that_its_order_is_another(
+    warnings, shuffle
+):
+    adapter = adapter_of(fit_data.X, fit_data.Y, shuffle=shuffle, batch_size=1)
+    firsts(SentBatches(adapter, goes_on=False), first_step=4)
+    told = [args for line, *args in warnings if "batches of another order" in line]
+    assert told == ([[4]] if shuffle else [])
+
+
 def test_data_without_batches_is_refused():
     batches = SentBatches(
         adapter_of(fit_data.dataset().filter(lambda *_: False)), goes_on=False

@@ -52,6 +52,12 @@ REFUSALS = {
     "variable_partitioner, or use tf_keras (TF_USE_LEGACY_KERAS=1). Received: ",
     "made_outside": "The model must be made in the scope of the strategy. Received: "
     "variable ",
+    "made_before": "`x` must be made after the strategy, which connects this process "
+    "to the cluster: a dataset from before cannot be read any more. Received: a "
+    "dataset on /job:localhost/",
+    "validation_made_before": "`validation_data` must be made after the strategy, ",
+    "holds_a_dataset": "A step uses a tf.data.Dataset that the model, a metric or the "
+    "loss holds. It is on the coordinator, and workers cannot read it: ",
     "optimizer_made_outside": "The optimizer must be made in the scope of the "
     "strategy. Received: ",
     "endless": "`x` has no end, and so `steps_per_epoch` must be given. Received: "
@@ -85,6 +91,19 @@ REFUSALS = {
     "without_call": "A model without `call` needs a train_step of its own. Received: "
     "model ",
 }
+
+
+class Holding(tf.keras.metrics.Mean):
+    """Counts the batches of a dataset that it holds in each step."""
+
+    def __init__(self, dataset):
+        super().__init__("holding")
+        self.dataset = dataset
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        del y_true, y_pred, sample_weight
+        counted = self.dataset.reduce(0.0, lambda count, _: count + 1.0)
+        return super().update_state(counted)
 
 
 class Draw(tf.keras.layers.Layer):
@@ -308,8 +327,13 @@ def readers(strategy):
     return sorted(found)
 
 
-def refusals(strategy):
-    """The message for each unsupported use."""
+def refusals(strategy, made_before):
+    """The message for each unsupported use.
+
+    Args:
+        strategy: the strategy.
+        made_before: a dataset that was made before it.
+    """
     good = fit_scenarios.dataset()
 
     def compiled(strategy=strategy, make=keras_variants.small_model, **options):
@@ -366,6 +390,9 @@ def refusals(strategy):
         "two_synchronous": (with_second, good),
         "partitions": (lambda: compiled(make_strategy(num_parts=2)), good),
         "made_outside": (made_outside, good),
+        "made_before": (compiled, made_before),
+        "validation_made_before": (compiled, good, {"validation_data": made_before}),
+        "holds_a_dataset": (lambda: compiled(metrics=[Holding(good)]), good),
         "optimizer_made_outside": (lambda: compiled(optimizer=lambda: outer), good),
         "endless": (compiled, good.repeat()),
         "endless_validation": (compiled, good, {"validation_data": good.repeat()}),
@@ -430,13 +457,14 @@ def board_without_its_package(strategy):
 
 
 def trainings():
+    made_before = fit_scenarios.dataset()
     strategy = make_strategy()
     return {
         "counts": counts(strategy),
         "evaluation": evaluation(strategy),
         "failures": failures(strategy),
         "readers": readers(strategy),
-        "refusals": refusals(strategy),
+        "refusals": refusals(strategy, made_before),
         "warnings of NaN": warnings_of_nan(strategy),
         "averages": averages_with_a_frozen_layer(strategy),
         "board": board_without_its_package(strategy),

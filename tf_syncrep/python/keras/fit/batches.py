@@ -17,6 +17,7 @@ from tf_syncrep.python.keras.compat.datasets import is_made
 from tf_syncrep.python.keras.fit.adapters import without_optionals
 from tf_syncrep.python.keras.fit.chunks import ITERATOR_SPEC, batch_of, take_chunk
 from tf_syncrep.python.keras.fit.ends import Ends, Window
+from tf_syncrep.python.keras.fit.reading_order import is_shuffled
 from tf_syncrep.python.keras.fit.sizes import Sizes
 from tf_syncrep.python.keras.fit.worker_datasets import WorkersDatasets
 
@@ -25,6 +26,12 @@ NO_BATCHES = "`{}` must have a batch. Received: an empty dataset"
 _RAN_OUT = (
     "%s ran out of data after %d of %d steps, which ends the epoch. Give fewer steps, "
     "or data that goes on: let a dataset repeat."
+)
+
+_OTHER_ORDER = (
+    "fit: the epoch goes on after %d batches of another order, since its data is "
+    "shuffled: some of it comes twice in this epoch, and some not at all. Workers that "
+    "read a dataset each, or a work queue, go on exactly."
 )
 
 # How many times a pass may find that a worker has not made its data, before it goes on
@@ -186,6 +193,8 @@ class SentBatches(Batches):
         if not self._has_batch():
             raise ValueError(NO_BATCHES.format(self.argument))
         limit, first = self._steps_of_epoch, first_step
+        if first_step and is_shuffled(self._adapter.dataset):
+            logging.warning(_OTHER_ORDER, first_step)
         next(itertools.islice(self._iterator, first_step, first_step), None)
         try:
             while limit is None or first < limit:

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.keras.compat.call_time import value_at_call
+from tf_syncrep.python.keras.compat.call_time import captured_tensors, value_at_call
 from tf_syncrep.python.keras.compat.graph_edges import return_results_at_once
 from tf_syncrep.python.keras.compat.random_seeds import seeds_of_copy
+from tf_syncrep.python.keras.compat.replaced import TRACING
 from tf_syncrep.python.keras.compat.traces import traced_anew
 from tf_syncrep.python.keras.fit.batches import Reading
 from tf_syncrep.python.keras.fit.metrics import NO_METRICS, Results
 from tf_syncrep.python.keras.fit.packing import packed, unpacked
 from tf_syncrep.python.keras.fit.step import Step
 from tf_syncrep.python.keras.transfers.prefetch import read_rows_early
-
-# While steps are traced, others stand for methods of Keras and functions of TensorFlow,
-# which are the same for all threads.
-_TRACING = threading.Lock()
 
 
 class Execution:
@@ -66,12 +62,13 @@ class Execution:
             # The steps have handles of their own, by which all their writes are found.
             of_steps = list(map(tf.identity, handles))
             batches = reading.take(size, *args)
-            with _TRACING, traced_anew():
+            with TRACING, traced_anew():
                 numbers, others = self._steps(number, of_steps, batches)
             return tf.concat([numbers, metrics.values(handles)], axis=0), others
 
         function = tf.function(run, autograph=False)
         self.traced = function.get_concrete_function(*reading.signature(size))
+        _refuse_captured_datasets(self.traced)
 
     def _steps(
         self,
@@ -105,17 +102,12 @@ class Execution:
         return returned
 
     def _trace_addition(self, sums: tf.Tensor) -> Any:
-        """Traces `_added` for what executions return, of which packed numbers are real.
+        """Traces `_added` for what executions return.
 
         Args:
             sums: those of one execution.
         """
-        inputs = self._results.inputs
-        packing = self._packing[len(self._packing) - len(inputs) :]
-        specs = [
-            tf.TensorSpec(x.shape, tf.float64 if is_packed else x.dtype)
-            for x, is_packed in zip(inputs, packing, strict=True)
-        ]
+        specs = [tf.TensorSpec(x.shape, x.dtype) for x in self._results.inputs]
         function = tf.function(self._added, autograph=False)
         spec = tf.TensorSpec(sums.shape, sums.dtype)
         return function.get_concrete_function(spec, specs)
@@ -133,7 +125,7 @@ class Execution:
     def take(self, fetched: tuple[Any, list[Any]]) -> Any:
         """Adds to the metrics, and returns what the steps returned as NumPy values."""
         numbers, others = fetched
-        end = sum(self._packing)
+        end = sum(map(bool, self._packing))
         leaves = unpacked(self._packing, numbers[:end], others)
         if self._metrics is not NO_METRICS:
             num_inputs = len(self._results.inputs)
@@ -148,6 +140,19 @@ class Execution:
             for i, x in zip(self._results.indices, results, strict=True):
                 leaves.insert(i, x)
         return tf.nest.pack_sequence_as(self._structure, leaves, expand_composites=True)
+
+
+def _refuse_captured_datasets(traced: Any) -> None:
+    """Raises if a function uses a dataset that is somewhere, and not its argument."""
+    for x in captured_tensors(traced):
+        # Nothing else tells a dataset from another variant.
+        if x.dtype == tf.variant and "Dataset" in str(x):
+            raise ValueError(
+                "A step uses a tf.data.Dataset that the model, a metric or the loss "
+                "holds. It is on the coordinator, and workers cannot read it: hold "
+                "tensors, or evaluate in one process, as tfs.keras.SidecarEvaluator "
+                f"does. Received: {x}"
+            )
 
 
 def _spec(leaf: Any) -> Any:

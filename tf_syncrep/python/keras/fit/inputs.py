@@ -102,7 +102,7 @@ def evaluation_batches(
         # The function is told that there is one pipeline, which reads all data.
         x = made_by(x, tf.distribute.InputContext())
     adapter = adapter_of(
-        read_ahead(x), y, sample_weight, batch_size=batch_size, steps=steps
+        read_ahead(x, names[0]), y, sample_weight, batch_size=batch_size, steps=steps
     )
     refuse_empty(adapter.num_batches, names[0])
     if steps is None:
@@ -110,9 +110,29 @@ def evaluation_batches(
     return SentBatches(adapter, goes_on=False, argument=names[0])
 
 
-def read_ahead(x: Any) -> Any:
+def read_ahead(x: Any, argument: str = "x") -> Any:
     """Makes a dataset read ahead, as Keras' adapters do with all other data."""
-    return x.prefetch(tf.data.AUTOTUNE) if isinstance(x, tf.data.Dataset) else x
+    if not isinstance(x, tf.data.Dataset):
+        return x
+    refuse_made_before_the_strategy(x, argument)
+    return x.prefetch(tf.data.AUTOTUNE)
+
+
+def refuse_made_before_the_strategy(dataset: tf.data.Dataset, argument: str) -> None:
+    """Raises for a dataset that was made before this process joined its cluster.
+
+    With that, the process got another name, and TensorFlow does not find the device of
+    the dataset any more.
+    """
+    device = tf.data.experimental.to_variant(dataset).device
+    with tf.device("CPU:0"):
+        here = tf.constant(0).device
+    if tf.DeviceSpec.from_string(device).job != tf.DeviceSpec.from_string(here).job:
+        raise ValueError(
+            f"`{argument}` must be made after the strategy, which connects this "
+            "process to the cluster: a dataset from before cannot be read any more. "
+            f"Received: a dataset on {device}"
+        )
 
 
 def first_batch(dataset: Any) -> Any:

@@ -32,7 +32,9 @@ def replaced(owner: Any, name: str, function: Callable[..., Any]) -> Iterator[No
     stock = getattr(owner, name)
     own = vars(owner).get(name, _NOTHING)
 
+    # AutoGraph would convert the function within; one that it is to convert, is. And
     # Keras looks at signatures, and at marks of functions.
+    @tf.autograph.experimental.do_not_convert
     @functools.wraps(function)
     def call(*args, **kwargs):
         return (function if _is_within(traced) else stock)(*args, **kwargs)
@@ -44,7 +46,6 @@ def replaced(owner: Any, name: str, function: Callable[..., Any]) -> Iterator[No
         _set(owner, name, own)
 
 
-@tf.autograph.experimental.do_not_convert
 def _is_within(traced: Any) -> bool:
     """Returns whether the present graph is this one, or in a function of it."""
     graph: Any = tf.compat.v1.get_default_graph()

@@ -14,15 +14,12 @@ that AdamAsync has moved with those of the fixed table. Width 0 is the index alo
 without TensorFlow: dynamic_table_bench.cc gives rows to ten times as many keys, finds
 them, and looks for keys that are not there; it fails if a row is wrong.
 
-TFRA's tables do the first two, in a process of their own (harness/tfra_tables.py), if
-the environment's TF_SYNCREP_TFRA_PYTHON names an interpreter that has TFRA.
+Results of TFRA's tables, which did the first two, are kept beside them.
 """
 
 from __future__ import annotations
 
 import functools
-import json
-import os
 import pathlib
 import statistics
 import subprocess
@@ -39,7 +36,6 @@ from harness.benchmark import (
     Measurement,
     Point,
     Verdict,
-    times_faster,
 )
 from harness.timing import Contender, race
 
@@ -61,7 +57,6 @@ SOURCES = (
         )
     ),
 )
-TFRA_PROGRAM = ROOT / "benchmarks/harness/tfra_tables.py"
 FLAGS = ("-O3", "-DNDEBUG", "-std=c++17", "-pthread")
 BATCHES = 8
 FOUND, TRAINED = 65_536, 4_096
@@ -73,8 +68,6 @@ TRAIN = "keys found, read and moved"
 TRAIN_FIXED = "rows of a fixed table read and moved"
 MAINTAIN = "maintenance"
 ADD, HIT, MISS = "a key added", "a key found", "a key not found"
-FIND_TFRA = f"{FIND}, TFRA"
-TRAIN_TFRA = f"{TRAIN}, TFRA with Adam"
 LONGEST = "the longest call that adds 4,096 keys"
 
 
@@ -250,27 +243,7 @@ def measure_ops(point: Point, rounds: int) -> Sequence[Measurement]:
     measured = race(contenders, point, rounds, with_cpu=True)
     return [
         *measured,
-        *measure_tfra(point, rounds),
         measure_maintenance(keys, point, 2 * rounds),
-    ]
-
-
-def measure_tfra(point: Point, rounds: int) -> Sequence[Measurement]:
-    """Times the same with TFRA's tables, where there is TFRA."""
-    python = os.environ.get("TF_SYNCREP_TFRA_PYTHON")
-    if not python:
-        return []
-    arguments = (point["keys"], point["width"], rounds, FOUND, TRAINED)
-    result = subprocess.run(
-        [python, str(TFRA_PROGRAM), *map(str, arguments)],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    times = json.loads(result.stdout.splitlines()[-1])
-    return [
-        Measurement(name, point, "s", wall, cpu=statistics.median(cpu))
-        for name, (wall, cpu) in zip((FIND_TFRA, TRAIN_TFRA), times, strict=True)
     ]
 
 
@@ -327,9 +300,6 @@ def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
         (MAINTAIN, 64, 0.02),
     ]
     return [
-        *times_faster(measurements, FIND, FIND_TFRA, 1),
-        *times_faster(measurements, TRAIN, TRAIN_TFRA, 1),
-    ] + [
         Verdict(
             claim=f"{name}: at most {reach:.2g} s of processor time (width {width})",
             value=m.cpu,

@@ -13,12 +13,13 @@ These contenders have clusters of their own, of which one trains at a time:
 - No tables: the dense layers on numbers made of the ids, asynchronous.
 - Keras' own Embedding and Adam, in tf_keras: Keras 3's would read whole tables.
 - One process with `DistributedEmbedding` and no cluster, by single steps and by 16 at
-  once, and the same with RowwiseAdagrad for the tables; and with PyTorch's EmbeddingBag
-  and SparseAdam, and fbgemm's tables and row-wise Adagrad, if these are installed.
+  once, and the same with RowwiseAdagrad for the tables. Results of PyTorch's
+  EmbeddingBag and SparseAdam, and of fbgemm's tables and row-wise Adagrad, are kept
+  beside them.
 
 A sample is the time in which the cluster computes one gradient for each worker,
 measured over a turn. Before that, tables are compared with those that one process
-trained, and those of row-wise Adagrad with fbgemm's.
+trained.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import pathlib
 from collections.abc import Sequence
 
 import numpy as np
-from harness import embedding_batches, replicas, torch_embeddings
+from harness import replicas
 from harness.benchmark import (
     Axis,
     Benchmark,
@@ -141,8 +142,6 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
             name: functools.partial(_run, cluster, name)
             for name, cluster in clusters.items()
         }
-        in_torch = _torch_runs(model, trained)
-        runs |= in_torch
         for run in runs.values():
             run(_TRACED_STEPS)
         probed = {
@@ -175,11 +174,6 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
             sent=sent.get(name),
         )
         for name in clusters
-    ] + [
-        Measurement(
-            name, point, "s", samples[name], counts={"examples": model["examples"]}
-        )
-        for name in in_torch
     ]
 
 
@@ -187,26 +181,6 @@ def _run(cluster, name, calls) -> float:
     """Calls each worker so many times; returns the seconds for one step of a call."""
     steps = _STEPS[name]
     return cluster.chief("run", name, calls * steps) / steps
-
-
-def _torch_runs(model, trained):
-    """The functions that make steps by PyTorch, where that is installed."""
-    runs = {}
-    rehearsed = embedding_batches.batches(model, 1, _REHEARSED_STEPS)
-    for name, kind in torch_embeddings.kinds().items():
-        training = kind(
-            model,
-            embedding_batches.kernels(model),
-            embedding_batches.ADAM,
-            np.concatenate([rehearsed, embedding_batches.batches(model, 2, 16)]),
-        )
-        training.run(_REHEARSED_STEPS)
-        # Its Adam of dense layers divides epsilon, too, by the correction.
-        rows = training.rows(rehearsed[:, 0, :32].ravel())
-        expected = trained[ALONE if training.is_adam else ROWWISE]
-        np.testing.assert_allclose(rows, expected, atol=2e-3, err_msg=name)
-        runs[name] = training.run
-    return runs
 
 
 def _loopback_kibibytes(run) -> float:
@@ -229,8 +203,6 @@ def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
         *at_most(measurements, GROWING, DISTRIBUTED, 1 / 0.85),
         *at_most(measurements, GROWING_SYNC, DISTRIBUTED_SYNC, 1 / 0.85),
     ]
-    for ours in (ALONE_AT_ONCE, ROWWISE, ROWWISE_AT_ONCE):
-        verdicts += times_faster(measurements, ours, torch_embeddings.FBGEMM, 1)
     for workers in sorted(by_workers):
         of_these = [m for m in measurements if m.point["workers"] == workers]
         verdicts += at_most(of_these, DISTRIBUTED, ALONE, workers / 0.75)

@@ -5,9 +5,8 @@ clusters of 2 parameter servers, asynchronously and synchronously with 2 workers
 synchronously with 3 workers of whose gradients 2 make an update. In one process and
 asynchronously it also trains tables that grow with the ids that come. All see the same
 examples equally often; the gradients of a synchronous update together have the
-examples of one batch of one process. Only NeuMF is also trained by PyTorch, where that
-is installed (harness/torch_neumf.py), and with TFRA's tables (harness/tfra_neumf.py),
-where the environment's TF_SYNCREP_TFRA_PYTHON names an interpreter that has TFRA.
+examples of one batch of one process. Results of NeuMF by PyTorch and by TFRA's tables
+are kept beside them.
 
 Scores are those of the weights after the last epoch. Seconds are those of training
 alone, without the start of processes and without tests; all processes share the cores
@@ -17,7 +16,6 @@ popular films.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import pathlib
@@ -25,7 +23,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import commands
@@ -36,7 +34,6 @@ _ROOT = pathlib.Path(__file__).parents[1]
 _SCRIPT = _ROOT / "examples" / "movielens.py"
 # The example keeps the data that it has fetched in this folder.
 _OUTPUT = _ROOT / "build" / "movielens"
-_HARNESS = pathlib.Path(__file__).parent / "harness"
 
 NEUMF_LAST = "NeuMF, each user's last film"
 NEUMF_ANY = "NeuMF, any film of each user"
@@ -55,8 +52,6 @@ SYNC = "synchronous, 2 workers"
 BACKUP = "synchronous, 2 of 3 workers"
 GROWING = "growing tables, one process"
 GROWING_ASYNC = "growing tables, asynchronous, 2 workers"
-TORCH = "PyTorch, one process"
-TFRA = "TFRA, one process"
 # The example's name of each way of training, how many workers, and if tables grow.
 WAYS = {
     ONE_PROCESS: ("one-process", 0, False),
@@ -92,10 +87,6 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
             way = f"{model}-{training}{'-growing' * grows}"
             found = _run(command, output / way / "scores.json")
             measurements.append(_measurement(name, point, found))
-        for name, library, python in _others(model):
-            command = [python, str(_HARNESS / f"{library}_neumf.py"), *options]
-            path = output / f"neumf-{library}" / "scores.json"
-            measurements.append(_measurement(name, point, _run(command, path)))
     baseline = found["baseline_scores"]
     first = next(iter(baseline.values()))
     measurements.append(
@@ -109,20 +100,6 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
         )
     )
     return measurements
-
-
-def _others(model: str) -> Iterator[tuple[str, str, str]]:
-    """Contenders that train a model without tf_syncrep, where they are installed.
-
-    Yields:
-        The contender's name, its library, and the interpreter that has it.
-    """
-    if model != "neumf":
-        return
-    if importlib.util.find_spec("torch"):
-        yield TORCH, "torch", sys.executable
-    if python := os.environ.get("TF_SYNCREP_TFRA_PYTHON"):
-        yield TFRA, "tfra", python
 
 
 def _run(command: list[str], path: pathlib.Path) -> dict[str, Any]:

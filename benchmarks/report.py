@@ -1,10 +1,10 @@
-"""Writes the results in benchmarks/results into the docs, and draws the pictures.
+"""Writes figures of the results in benchmarks/results into the docs; draws pictures.
 
-python benchmarks/report.py            rewrites tables, figures in prose, and pictures
+python benchmarks/report.py            rewrites figures in prose, and pictures
 python benchmarks/report.py --check    status 1 if they are not those of the results
 
-The tables of all results are in docs/benchmarks_all.md. Figures in the README and in
-the pages of docs are marked as `harness/figures.py` says.
+Figures in the README and in the pages of docs are marked as `harness/figures.py` says.
+The tables of all results are part of the site, which takes them from here.
 """
 
 from __future__ import annotations
@@ -20,10 +20,7 @@ from harness import figures, pictures, results, tables
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parent
-TABLES = ROOT / "docs" / "benchmarks_all.md"
 IMAGES = ROOT / "docs" / "images"
-BEGIN = "<!-- Written by benchmarks/report.py from here on. -->"
-END = "<!-- Written by benchmarks/report.py up to here. -->"
 
 # Each picture, and the results that it is drawn from.
 PICTURES: dict[str, tuple[Callable[[figures.Results], Any], tuple[str, ...]]] = {
@@ -37,21 +34,10 @@ PICTURES: dict[str, tuple[Callable[[figures.Results], Any], tuple[str, ...]]] = 
 }
 
 
-def with_tables(page: str, folder: pathlib.Path) -> str:
-    """The text of the page with the tables of all results in a folder.
-
-    Raises:
-        ValueError: if the page has no place for them.
-    """
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"the page must have the lines {BEGIN!r} and {END!r}")
-    sections = [
-        section(path.stem, results.read(path)) for path in sorted(folder.glob("*.json"))
-    ]
-    body = "\n".join(sections) or "No results are kept.\n"
-    return f"{before}{begin}\n\n{body}\n{end}{after}"
+def sections(folder: pathlib.Path) -> str:
+    """The tables of all results in a folder, in Markdown."""
+    paths = sorted(folder.glob("*.json"))
+    return "\n".join(section(path.stem, results.read(path)) for path in paths)
 
 
 def section(name: str, result: dict[str, Any]) -> str:
@@ -68,8 +54,7 @@ def out_of_date(folder: pathlib.Path) -> Iterator[tuple[pathlib.Path, str]]:
     measurements = _measurements(folder)
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         old = page.read_text()
-        new = with_tables(old, folder) if page == TABLES else old
-        new = figures.with_figures(new, measurements)
+        new = figures.with_figures(old, measurements)
         if new != old:
             yield page, new
 
@@ -109,6 +94,9 @@ def _lines(result: dict[str, Any]) -> Iterator[str]:
     yield f"{result['title']}."
     yield ""
     yield tables.machine_line(result["machine"]) + "."
+    if "kept" in result:
+        others = ", ".join(dict.fromkeys(x["contender"] for x in result["kept"]))
+        yield f"Kept from an earlier run ({result['kept_of']['date']}): {others}."
     for table in tables.tables(result):
         yield from ("", f"**{table.heading}**", "")
         yield _row(table.columns)

@@ -29,12 +29,7 @@ HERE = pathlib.Path(__file__).parent
 BENCHMARKS = (
     "sparse_apply",
     "dense_apply",
-    "concurrent_apply",
     "accumulator_sparse",
-    "accumulator_dense",
-    "accumulator_pushes",
-    "accumulator_adam_async",
-    "sync_gate",
     "sync_cluster",
     "sync_backup",
     "keras_cluster",

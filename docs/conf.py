@@ -13,6 +13,7 @@ copyright = "the authors of tf_syncrep. Apache License 2.0"
 version = release = tf_syncrep.__version__
 
 extensions = [
+    "benchmark_tables",
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",

@@ -38,8 +38,13 @@ def measure(benchmark: Benchmark, quick: bool) -> dict[str, Any]:
 
 
 def write(result: dict[str, Any], path: pathlib.Path) -> None:
-    """Writes a result, a line for each measurement and verdict."""
+    """Writes a result, a line for each measurement and verdict.
+
+    What a file has of libraries that are not measured any more stays.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        result = {**json.loads(path.read_text()), **result}
     members = ",\n".join(
         f"{json.dumps(key)}: {_dump(value)}" for key, value in _rounded(result).items()
     )
@@ -47,8 +52,10 @@ def write(result: dict[str, Any], path: pathlib.Path) -> None:
 
 
 def read(path: pathlib.Path) -> dict[str, Any]:
-    """Reads a result that `write` has written."""
-    return json.loads(path.read_text())
+    """Reads a result that `write` has written, with what others measured once."""
+    result = json.loads(path.read_text())
+    result["measurements"] += result.get("kept", [])
+    return result
 
 
 def _dump(value: Any) -> str:

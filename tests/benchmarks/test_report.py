@@ -1,4 +1,4 @@
-"""The page of results is written from the results, and only from them."""
+"""What pages say of results is written from the results, and only from them."""
 
 import importlib
 import pathlib
@@ -107,12 +107,8 @@ def test_no_figure_is_without_a_page(report):
 def test_a_result_becomes_tables_and_targets(report, tmp_path):
     results = importlib.import_module("harness.results")
     results.write(RESULT, tmp_path / "speed.json")
-    page = report.with_tables(
-        f"before\n{report.BEGIN}\nold\n{report.END}\nafter", tmp_path
-    )
-    assert page.startswith(f"before\n{report.BEGIN}\n\n### `speed`\n\nA title.\n")
-    assert page.endswith(f"{report.END}\nafter")
-    assert "old" not in page
+    page = report.sections(tmp_path)
+    assert page.startswith("### `speed`\n\nA title.\n")
     for line in (
         "Some CPU, 2 cores, no AVX-512, 8 GiB; TensorFlow 2.21.0, Python 3.10.0; "
         "2020-01-31.",
@@ -125,9 +121,18 @@ def test_a_result_becomes_tables_and_targets(report, tmp_path):
         assert f"\n{line}\n" in page
 
 
-def test_a_page_without_the_marks_is_refused(report, tmp_path):
-    with pytest.raises(ValueError, match="the page must have the lines"):
-        report.with_tables("nothing here", tmp_path)
+def test_what_others_measured_once_stays_when_a_benchmark_runs_again(report, tmp_path):
+    results, path = importlib.import_module("harness.results"), tmp_path / "speed.json"
+    (ours, theirs), machine = RESULT["measurements"], RESULT["machine"]
+    once = {"kept": [theirs], "kept_of": machine, "measurements": [ours]}
+    results.write({**RESULT, **once}, path)
+    again = {**ours, "median": 2e-3}
+    results.write({**RESULT, "measurements": [again]}, path)
+    medians = [m["median"] for m in results.read(path)["measurements"]]
+    assert medians == [2e-3, theirs["median"]]
+    assert "\nKept from an earlier run (2020-01-31): theirs.\n" in (
+        report.sections(tmp_path)
+    )
 
 
 def test_losses_become_a_table_and_a_picture(report, tmp_path):

@@ -18,13 +18,12 @@ with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(BENCHMARKS)
     NAMES = importlib.import_module("run").BENCHMARKS
 
-# The gate has no targets, that of latencies is for more workers than a quick run has,
-# and those of sparse accumulators need more pushes.
-WITHOUT_QUICK_VERDICTS = ("accumulator_sparse", "sync_gate", "sync_latency")
-# The gate and clusters move hardly any bytes.
+# Targets of latencies are for more workers than a quick run has, and those of sparse
+# accumulators need more pushes.
+WITHOUT_QUICK_VERDICTS = ("accumulator_sparse", "sync_latency")
+# Clusters move hardly any bytes.
 WITHOUT_BYTES = (
     "dynamic_table",  # that of keys is in some of its lines
-    "sync_gate",
     "sync_cluster",
     "sync_backup",
     "keras_cluster",

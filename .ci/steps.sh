@@ -73,8 +73,8 @@ step_cpp() {
 # But the C++ tests, which have steps of their own, and guides, which `make docs` runs.
 step_slow() {
   make build
-  # Without what it depends on: Keras is there, and is to stay as it is.
-  .venv/bin/pip install -q --no-deps keras-rs
+  # Without what they depend on: Keras is there, and is to stay as it is.
+  .venv/bin/pip install -q --no-deps keras-rs tensorflow-recommenders
   # For kinds of data that `fit` takes; NumPy stays as it is, too.
   .venv/bin/pip install -q scipy pandas \
     "numpy==$(.venv/bin/python -c 'import numpy; print(numpy.__version__)')"

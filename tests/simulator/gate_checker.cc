@@ -142,20 +142,32 @@ void GateChecker::See(const GateRecord& record) {
       is_ended_ = true;
       is_deleted_ = true;
       break;
-    case Kind::kStats:
-      SeeStats(record);
-      break;
   }
   seen_ = nullptr;
 }
 
-void GateChecker::CheckWaits() {
+void GateChecker::CheckEffects(const SyncGateStats& stats, bool gathers) {
   if (!error_.empty()) {
     return;
   }
+  live_ = stats.live;
+  gathers_ = gathers;
   if (must_void_) {
     Expect(false, "an admitted contribution was given up: its round is void");
   }
+  Expect(stats.round == round_, "counters: round");
+  Expect(stats.generation == generation_, "counters: generation");
+  Expect(stats.step == step_, "counters: step");
+  Expect(stats.updates == updates_, "counters: updates");
+  Expect(stats.voids == voids_, "counters: voids");
+  Expect(stats.rounds == updates_ + voids_, "counters: rounds");
+  Expect(stats.admitted == sum_admitted_, "counters: admitted");
+  Expect(stats.committed == sum_committed_, "counters: committed");
+  Expect(stats.aborted == sum_aborted_, "counters: aborted");
+  Expect(stats.applied == sum_applied_, "counters: applied");
+  Expect(stats.voided == sum_voided_, "counters: voided");
+  Expect(stats.in_flight == in_flight_, "counters: in flight");
+  Expect(stats.pending == committed_, "counters: pending");
   for (const auto& [name, worker] : workers_) {
     const bool has_failed = is_open_ && name == failed_worker_ &&
                             worker.incarnation == failed_incarnation_;
@@ -372,23 +384,6 @@ void GateChecker::SeeOpen(const GateRecord& record) {
   opened_quorum_ = record.quorum;
   opened_total_ = record.total;
   passes_ = 0;
-}
-
-void GateChecker::SeeStats(const GateRecord& record) {
-  gathers_ = record.gathers;
-  Expect(record.round == round_, "counters: round");
-  Expect(record.generation == generation_, "counters: generation");
-  Expect(record.step == step_, "counters: step");
-  Expect(record.updates == updates_, "counters: updates");
-  Expect(record.voids == voids_, "counters: voids");
-  Expect(record.rounds == updates_ + voids_, "counters: rounds");
-  Expect(record.admitted == sum_admitted_, "counters: admitted");
-  Expect(record.committed == sum_committed_, "counters: committed");
-  Expect(record.aborted == sum_aborted_, "counters: aborted");
-  Expect(record.applied == sum_applied_, "counters: applied");
-  Expect(record.voided == sum_voided_, "counters: voided");
-  Expect(record.in_flight == in_flight_, "counters: in flight");
-  Expect(record.pending == committed_, "counters: pending");
 }
 
 bool GateChecker::HasToWait(const Worker& worker) const {

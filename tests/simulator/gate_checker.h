@@ -9,11 +9,14 @@
 #include <string>
 
 #include "tests/simulator/gate_record.h"
+#include "tf_syncrep/cc/lib/gate/gate_types.h"
 
 namespace tf_syncrep::simulator {
 
 // Follows one gate by its records, in their order, and says which rule is
-// broken. It knows nothing of leases: records say when one has ended.
+// broken. It knows nothing of leases: records say when one has ended. And it
+// does not read the gate's own log, as EventChecker does, so that it finds
+// events that lie.
 //
 //   - Generations and rounds only count up; a round ends by an update or a
 //   void.
@@ -34,8 +37,10 @@ class GateChecker {
  public:
   void See(const GateRecord& record);
 
-  // To be called after the effects of a call: whoever waits now must have to.
-  void CheckWaits();
+  // To be called after the effects of a call: counters are as they should be,
+  // and whoever waits now must have to. `gathers` says that a worker may be
+  // limited to its share.
+  void CheckEffects(const SyncGateStats& stats, bool gathers);
 
   // Whether this worker waits for a permit of an open gate.
   bool WaitsForPermit(const std::string& worker) const;
@@ -73,7 +78,6 @@ class GateChecker {
   void SeeCommit(const GateRecord& record);
   void SeeEndOfRound(const GateRecord& record);
   void SeeOpen(const GateRecord& record);
-  void SeeStats(const GateRecord& record);
   bool HasToWait(const Worker& worker) const;
   bool TermsAgree(const Worker& worker) const;
 

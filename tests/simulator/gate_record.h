@@ -1,7 +1,4 @@
 // Records of what happened at a gate, each of which is a line of text.
-//
-// Simulated gates and those of real clusters are checked by the same records:
-// see GateChecker.
 
 #ifndef TESTS_SIMULATOR_GATE_RECORD_H_
 #define TESTS_SIMULATOR_GATE_RECORD_H_
@@ -40,7 +37,6 @@ struct GateRecord {
     kPasses,     // count
     kClose,      // the end of training, of any kind: generation, or -1 for any
     kDelete,     // of the gate
-    kStats,      // counters: see GateChecker
   };
   enum class Verdict : uint8_t { kAdmitted, kLate, kStale, kRejected, kEnded };
 
@@ -65,27 +61,12 @@ struct GateRecord {
   bool is_spare = false;
   bool counts = false;
   bool strict = false;
-  bool gathers = false;
-  // Of kStats.
-  int64_t rounds = 0;
-  int64_t updates = 0;
-  int64_t voids = 0;
-  int64_t admitted = 0;
-  int64_t committed = 0;
-  int64_t aborted = 0;
-  int64_t in_flight = 0;
-  int64_t applied = 0;
-  int64_t voided = 0;
-  int64_t pending = 0;
 };
 
 // Returns for example "admit time=1200 worker=w1 incarnation=3 generation=1
 // round=7 verdict=late": the kind, and the fields that differ from
 // GateRecord{}.
 std::string Text(const GateRecord& record);
-
-// Parses such a line. False with a message if it is no such line.
-bool Parse(const std::string& line, GateRecord* record, std::string* error);
 
 }  // namespace tf_syncrep::simulator
 

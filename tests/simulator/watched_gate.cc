@@ -365,26 +365,8 @@ void WatchedGate::Look() {
 
 void WatchedGate::After() {
   Look();
-  GateRecord record;
-  record.kind = Kind::kStats;
-  record.generation = last_.generation;
-  record.round = last_.round;
-  record.step = last_.step;
-  record.live = last_.live;
-  record.gathers = options_.gathers && clock_() < opened_at_ + options_.lease;
-  record.rounds = last_.rounds;
-  record.updates = last_.updates;
-  record.voids = last_.voids;
-  record.admitted = last_.admitted;
-  record.committed = last_.committed;
-  record.aborted = last_.aborted;
-  record.in_flight = last_.in_flight;
-  record.applied = last_.applied;
-  record.voided = last_.voided;
-  record.pending = last_.pending;
-  // it is not logged, since it comes after everything else
-  checker_.See(record);
-  checker_.CheckWaits();
+  checker_.CheckEffects(
+      last_, options_.gathers && clock_() < opened_at_ + options_.lease);
   Expect(checker_.error().empty(), checker_.error());
   for (const GateWorkerStats& worker : last_.workers) {
     Expect(worker.live || !checker_.WaitsForPermit(worker.device),

@@ -8,59 +8,6 @@ import pytest
 GLOSSARY = markdown_code.ROOT / "docs" / "glossary.md"
 _ENTRY = re.compile(r"^## (.+)\n\n((?:.+\n)+)", re.MULTILINE)
 TERMS = dict(_ENTRY.findall(GLOSSARY.read_text()))
-# Other words for a term, and the files and folders of the package that may use them: as
-# names of TensorFlow or of users' arguments, or for something else.
-SECOND_WORDS = {
-    "aggregate": (
-        "quorum",
-        [
-            "cc/lib/gate",  # in messages to users, as `replicas_to_aggregate`
-            "python/keras/compat/keras2.py",
-            "python/keras/fit/scheduling.py",
-            "python/keras/sync_replicas/optimizer.py",
-            "python/train/sync_replicas/graph.py",
-            "python/train/sync_replicas/optimizer.py",
-        ],
-    ),
-    "checksum": ("fingerprint", []),
-    "journal": ("ledger", []),
-    "membership": ("roster", []),
-    "quota": ("share", []),
-    "shard": (
-        "part",
-        [
-            "cc",  # of the ops, and of the work of threads
-            "python/embedding/dynamic_lookup.py",
-            "python/embedding/lookup.py",
-            "python/keras/embedding/dynamic_files.py",  # in names in files
-            "python/keras/embedding/embedding.py",  # `Embedding(shards=)`
-            "python/keras/fit/api.py",  # of datasets
-            "python/keras/fit/inputs.py",
-            "python/keras/fit/reading_order.py",
-            "python/ops/embedding_ops.py",
-            "python/ops/table_ops.py",
-            "python/train/embedding_lookup.py",
-        ],
-    ),
-    "standby": ("backup", []),
-    "straggler": ("overdue", []),
-    "token": (
-        "permit",
-        [
-            "cc/kernels/checkpoint_kernels.cc",  # names a checkpoint
-            "cc/ops/checkpoint_ops.cc",
-            "cc/tf/checkpoint_writer.cc",
-            "cc/tf/checkpoint_writer.h",
-            "cc/tf/step_cancellation.cc",
-            "cc/tf/step_cancellation.h",
-            "python/checkpoint",
-            "python/ops/checkpoint_ops.py",
-            "python/train/sync_replicas/hook.py",  # `num_tokens`
-            "python/train/sync_replicas/optimizer.py",
-        ],
-    ),
-}
-
 DOCS = GLOSSARY.parent
 DESIGN = [DOCS / "design.md", *sorted((DOCS / "design").glob("*.md"))]
 # Terms that a page on the design uses in their everyday sense.
@@ -166,18 +113,3 @@ def test_terms_are_words_of_the_code_and_names_in_the_glossary_are_there():
         and not (markdown_code.ROOT / "tf_syncrep" / name).exists()
     ]
     assert missing == [], "The glossary names what the code no longer has."
-
-
-@pytest.mark.parametrize("second", SECOND_WORDS)
-def test_there_is_no_second_word_for_a_term(second):
-    term, places = SECOND_WORDS[second]
-    assert term in TERMS
-    users = {
-        name for name, text in _files().items() if {second, f"{second}s"} & _words(text)
-    }
-    excepted = {
-        place: {name for name in users if name == place or name.startswith(f"{place}/")}
-        for place in places
-    }
-    assert users - set().union(*excepted.values()) == set(), f"Say {term}."
-    assert [place for place in places if not excepted[place]] == []

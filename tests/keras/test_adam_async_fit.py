@@ -1,8 +1,5 @@
 """Model.fit with AdamAsync: default arguments, XLA, mixed precision."""
 
-import inspect
-import re
-
 import keras_variants
 import numpy as np
 import pytest
@@ -11,9 +8,7 @@ import tensorflow as tf
 import tf_syncrep as tfs
 
 # Values of `jit_compile` in `compile`; None stands for no argument.
-JIT_CHOICES = (
-    (None, False, True, "auto") if keras_variants.IS_KERAS_3 else (None, False, True)
-)
+JIT_CHOICES = (None, True, "auto") if keras_variants.IS_KERAS_3 else (None, True)
 
 
 def fit(optimizer, epochs=3, **compile_options):
@@ -35,23 +30,14 @@ def op_types(function, *arguments):
     return {node.op for node in nodes}
 
 
-@pytest.mark.parametrize(
-    "jit_compile",
-    # XLA compiles for long, and the next test has it by day.
-    [pytest.param(x, marks=pytest.mark.slow if x is True else ()) for x in JIT_CHOICES],
-)
-def test_fit_learns_whatever_is_said_of_xla(jit_compile):
+@pytest.mark.parametrize("jit_compile", JIT_CHOICES)
+def test_training_is_the_same_whatever_is_said_of_xla(jit_compile):
     options = {} if jit_compile is None else {"jit_compile": jit_compile}
-    model, losses = fit(tfs.keras.AdamAsync(0.05), epochs=10, **options)
-    assert losses[-1] < losses[0] / 4
+    model, losses = fit(tfs.keras.AdamAsync(0.05), **options)
     assert isinstance(model.optimizer, tfs.keras.AdamAsync)
-    assert model.optimizer.iterations.numpy() == 40
-
-
-def test_xla_gives_the_same_training():
-    _, with_xla = fit(tfs.keras.AdamAsync(0.05), jit_compile=True)
+    assert model.optimizer.iterations.numpy() == 12
     _, without = fit(tfs.keras.AdamAsync(0.05), jit_compile=False)
-    np.testing.assert_allclose(with_xla, without, rtol=1e-4)
+    np.testing.assert_allclose(losses, without, rtol=1e-4)
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
@@ -96,13 +82,6 @@ def test_mixed_precision_keeps_variables_and_slots_in_float32():
     assert {x.dtype for state in states for x in state} == {np.dtype(np.float32)}
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-def test_fit_learns_in_every_dtype(dtype):
-    with keras_variants.policy(dtype):
-        _, losses = fit(tfs.keras.AdamAsync(0.02), epochs=10)
-    assert losses[-1] < losses[0] / 2
-
-
 def test_minimize_in_the_way_of_keras_2_works_where_it_exists():
     optimizer = tfs.keras.AdamAsync(0.5)
     if not hasattr(optimizer, "minimize"):
@@ -110,11 +89,3 @@ def test_minimize_in_the_way_of_keras_2_works_where_it_exists():
     variable = tf.Variable([1.0, 1.0])
     optimizer.minimize(lambda: tf.reduce_sum(variable), [variable])
     np.testing.assert_allclose(variable.numpy(), 0.5, rtol=1e-5)
-
-
-def test_example_of_the_documentation_runs():
-    documentation = inspect.getdoc(tfs.keras.AdamAsync) or ""
-    (example,) = re.findall(r"```python\n(.*?)```", documentation, re.DOTALL)
-    names = {}
-    exec(example, names)
-    assert names["model"].optimizer.iterations.numpy() == 3 * 256 // 32

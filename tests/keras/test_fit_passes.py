@@ -97,20 +97,25 @@ def make(strategy, num_examples, quorum=None, per_execution=1):
     return model
 
 
-def train(strategy, data, num_examples, epochs, more=(), **options):
+def train(strategy, data, num_examples, epochs, more=(), steps=None, **options):
     """Trains; returns the counts."""
     model = make(strategy, num_examples, **options)
-    steps = Steps()
+    noted = Steps()
     history = tfs.keras.fit(
-        model, data, epochs=epochs, verbose=0, callbacks=[steps, *more]
+        model,
+        data,
+        epochs=epochs,
+        steps_per_epoch=steps,
+        verbose=0,
+        callbacks=[noted, *more],
     )
-    for epoch in steps.epochs:
+    for epoch in noted.epochs:
         assert all(b[0] == a[1] + 1 for a, b in itertools.pairwise(epoch))
     return {
         "seen": model.seen.numpy().tolist(),
         "epochs": history.epoch,
         "examples": history.history["examples"],
-        "steps": [1 + epoch[-1][-1] for epoch in steps.epochs],
+        "steps": [1 + epoch[-1][-1] for epoch in noted.epochs],
         "iterations": int(np.asarray(model.optimizer.iterations)),
     }
 
@@ -172,6 +177,29 @@ def queued(strategy, num_epochs, epochs, **options):
         **options,
     )
     return {**result, "stats": queue.stats()}
+
+
+def served(strategy, number, epochs, has_width, **options):
+    """All workers read one job of a tf.data service, which lives as long as this."""
+    service = tf.data.experimental.service
+    dispatcher = service.DispatchServer(service.DispatcherConfig(port=0))
+    _, address = dispatcher.target.split("://")
+    servers = [dispatcher, service.WorkerServer(service.WorkerConfig(address))]
+
+    def without_width(x, y):
+        return tf.raw_ops.PlaceholderWithDefault(input=x, shape=[None, None]), y
+
+    def data(_):
+        dataset = batches(0, number)
+        if not has_width:
+            dataset = dataset.map(without_width)
+        return dataset.apply(
+            service.distribute(
+                "distributed_epoch", servers[0].target, job_name="shared"
+            )
+        )
+
+    return train(strategy, data, number * BATCH, epochs, **options)
 
 
 def killed(strategy, epochs, folder, at, steps_meanwhile, **options):
@@ -298,6 +326,10 @@ def run(names, folder):
         "queue executions": (queued, (3, 3), executions),
         "queue synchronous": (queued, (None, 2), of_two),
         "queue ends": (queued, (2, 5), {}),
+        "served": (served, (30, 3, True), {}),
+        "served executions": (served, (30, 3, True), executions),
+        "served without a width": (served, (30, 3, False), {}),
+        "served in steps": (served, (5, 2, True), {"steps": 10}),
         "slow": (slow, (folder,), {}),
         "killed": (killed, (2, folder, [ITEMS * PER_ITEM // 3], 0), {}),
         "killed executions": (killed, (2, folder, [5], 0), executions),
@@ -366,6 +398,31 @@ def test_epoch_is_one_of_the_queue(undisturbed, name, epochs):
     stats = result["stats"]
     assert stats["handed_out"] == stats["done"] == ITEMS * epochs
     assert stats["limit"] == -1
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    "name", ["served", "served executions", "served without a width"]
+)
+def test_each_batch_of_a_job_that_workers_share_is_trained_once_an_epoch(
+    undisturbed, name
+):
+    """If batches have no width, the model is built by one that is read here."""
+    result = undisturbed[name]
+    assert set(result["seen"]) == {3}
+    assert result["epochs"] == [0, 1, 2]
+    assert result["steps"] == [30] * 3
+    assert result["iterations"] == 90
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", ["served in steps"])
+def test_worker_that_finds_nothing_left_of_a_shared_job_goes_on(undisturbed, name):
+    """There are fewer batches than a worker reads ahead."""
+    result = undisturbed[name]
+    assert result["steps"] == [10] * 2
+    assert result["iterations"] == 20
+    assert sum(result["seen"]) == 20 * BATCH
 
 
 @pytest.mark.ci

@@ -94,7 +94,8 @@ class WorkersDatasets:
     def batches_here(self) -> Iterator[Any]:
         """Reads the dataset of one worker after the other, in this process.
 
-        This leaves work queues as they were.
+        This leaves work queues as they were, and takes nothing from a job of tf.data
+        service that workers share.
         """
         states = [queue.save() for queue in self.queues]
         try:
@@ -108,8 +109,46 @@ class WorkersDatasets:
     def _made_here(self) -> Iterator[tf.data.Dataset]:
         for worker, function in enumerate(self._functions):
             with datasets.as_worker(worker):
-                dataset, _ = function(tf.constant(0, tf.int64))
+                dataset = _made_apart(function, tf.constant(0, tf.int64))
             yield dataset
+
+
+def _made_apart(function: Any, epoch: tf.Tensor) -> tf.data.Dataset:
+    """Calls the function of a worker for a dataset that shares no job with workers.
+
+    What comes from tf.data service then comes from a job without a name, which nobody
+    else can read.
+    """
+    served = {
+        op.name: [arg.name for arg in op.op_def.input_arg].index("job_name")
+        for op in function.graph.get_operations()
+        if op.type.startswith("DataServiceDataset")
+    }
+    if not served:
+        return function(epoch)[0]
+    graph_def = function.graph.as_graph_def()
+    no_name = graph_def.node.add(name="job_without_a_name", op="Const")
+    no_name.attr["dtype"].type = tf.string.as_datatype_enum
+    no_name.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(""))
+    for node in graph_def.node:
+        if node.name in served:
+            node.input[served[node.name]] = no_name.name
+
+    def imported(*inputs: tf.Tensor) -> list[tf.Tensor]:
+        names = [x.name for x in function.inputs]
+        return tf.graph_util.import_graph_def(
+            graph_def,
+            dict(zip(names, inputs, strict=True)),
+            [function.outputs[0].name],
+            name="",
+        )
+
+    specs = [tf.TensorSpec(x.shape, x.dtype) for x in function.inputs]
+    (variant,) = tf.compat.v1.wrap_function(imported, specs)(
+        epoch, *function.captured_inputs
+    )
+    spec = function.structured_outputs[0].element_spec
+    return tf.data.experimental.from_variant(variant, spec)
 
 
 def _refuse_variable(*_: Any, **__: Any) -> Any:

@@ -244,8 +244,7 @@ gpu-test-tensorflow:
 	  .venv-gpu/bin/pytest tests/ops tests/train -k GPU
 
 gpu-bench:
-	$(GPU_PYTHON) benchmarks/gpu_adam_async.py --output $(GPU_RESULTS)
-	$(GPU_PYTHON) benchmarks/gpu_accumulator.py --output $(GPU_RESULTS)
+	$(GPU_PYTHON) benchmarks/gpu.py --output $(GPU_RESULTS)
 
 lint: $(installed) $(lint_tools)
 	$(bin)/ruff check .

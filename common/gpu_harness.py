@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import adam_async_reference as reference
 import numpy as np
@@ -42,8 +42,6 @@ FORMULAS = _enumerators("adam_async_rule.h", "AdamAsyncFormula")
 DENSE_PASSES = _enumerators("accumulator_dense.h", "DensePass")
 # A sum on a GPU keeps one gradient, and so never adds many in one pass.
 DENSE_PASSES.pop("add_many")
-# The order is that of enum Reduction in cc/lib/accumulator.h.
-REDUCTIONS = ("MEAN", "SUM", "CMEAN")
 # The relative error of one step, most of which is the rounding of the result.
 RELATIVE_ERROR = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 2e-6, "float64": 1e-13}
 HYPER_PARAMETERS = {"lr": 0.05, "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8}
@@ -138,7 +136,6 @@ def library(architecture: str | None = None) -> ctypes.CDLL:
             pointer,
         ],
         "tf_syncrep_accumulator_dense_pass": [pointer, pointer],
-        "tf_syncrep_accumulator_sparse_reduce": [pointer, pointer],
     }.items():
         function = getattr(loaded, name)
         function.argtypes = arguments
@@ -294,158 +291,6 @@ def dense_pass(
         divisor,
     )
     check(library().tf_syncrep_accumulator_dense_pass(ctypes.byref(arguments), stream))
-
-
-_Allocate = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t)
-
-
-class _SparseGradients(ctypes.Structure):
-    """SparseGradients of launch_c_api.cc."""
-
-    _fields_ = (
-        ("dtype", ctypes.c_int32),
-        ("reduction", ctypes.c_int32),
-        ("num_gradients", ctypes.c_int32),
-        ("is_int64", ctypes.c_bool),
-        ("may_be_kept", ctypes.c_bool),
-        ("row_size", ctypes.c_int64),
-        ("limit", ctypes.c_int64),
-        ("min_merge_bytes", ctypes.c_int64),
-        ("num_indices", ctypes.POINTER(ctypes.c_int64)),
-        ("indices", ctypes.POINTER(ctypes.c_void_p)),
-        ("values", ctypes.POINTER(ctypes.c_void_p)),
-        ("allocate", _Allocate),
-        ("bad_position", ctypes.c_int64),
-        ("bad_index", ctypes.c_int64),
-        ("num_rows", ctypes.c_int64),
-        ("num_held_rows", ctypes.c_int64),
-        ("rows", ctypes.c_void_p),
-        ("result", ctypes.c_void_p),
-    )
-
-
-class SparseSum(NamedTuple):
-    """The result of sparse gradients.
-
-    Attributes:
-        rows: the distinct rows, ascending; None with a bad index.
-        values: the reduced row of each, in the gradients' dtype.
-        bad_index: position and value of the first bad index, or (-1, ...).
-        num_held_rows: how many rows were held before the end, after merges.
-    """
-
-    rows: np.ndarray | None
-    values: np.ndarray | None
-    bad_index: tuple[int, int]
-    num_held_rows: int
-
-
-class SparseGradients:
-    """Gradients on the GPU, which an accumulator is given and then reduces."""
-
-    def __init__(
-        self,
-        indices: Sequence[Any],
-        values: Sequence[Any],
-        row_size: int,
-        dtype: str,
-        reduction: str,
-        limit: int = -1,
-        min_merge_bytes: int = 1 << 40,
-        may_be_kept: bool = False,
-    ):
-        """Keeps the gradients.
-
-        Args:
-            indices: for each gradient a CuPy array; all are int32 or all int64.
-            values: for each gradient its rows, one after the other, as `to_gpu` makes
-                them.
-            row_size: elements in a row.
-            dtype: dtype of the rows.
-            reduction: one of REDUCTIONS.
-            limit: what indices must be below, or -1.
-            min_merge_bytes: from how many bytes on rows are merged on the way.
-            may_be_kept: whether the accumulator may keep `values` instead of a copy.
-        """
-        count = len(indices)
-        self._memory = memory = []
-
-        def allocate(num_bytes: int) -> int:
-            import cupy
-
-            memory.append(cupy.empty(max(num_bytes, 1), np.uint8))
-            return memory[-1].data.ptr
-
-        self._gradients = (indices, values)  # keeps them alive
-        self._row_size = row_size
-        self._dtype = numpy_dtype(dtype)
-        self._arguments = _SparseGradients(
-            DTYPES.index(dtype),
-            REDUCTIONS.index(reduction),
-            count,
-            indices[0].dtype.itemsize == 8,
-            may_be_kept,
-            row_size,
-            limit,
-            min_merge_bytes,
-            (ctypes.c_int64 * count)(*[array.size for array in indices]),
-            (ctypes.c_void_p * count)(*[array.data.ptr for array in indices]),
-            (ctypes.c_void_p * count)(*[array.data.ptr for array in values]),
-            _Allocate(allocate),
-        )
-
-    def reduce(self, stream: int = 0) -> None:
-        """Pushes all gradients to a new accumulator, and takes their reduction."""
-        self._memory.clear()
-        check(
-            library().tf_syncrep_accumulator_sparse_reduce(
-                ctypes.byref(self._arguments), stream
-            )
-        )
-
-    def read(self) -> SparseSum:
-        """Returns the result of the last `reduce`."""
-        found = self._arguments
-        bad_index = (found.bad_position, found.bad_index)
-        if bad_index[0] >= 0:
-            return SparseSum(None, None, bad_index, 0)
-        # The result is in the memory that was allocated last.
-        rows = self._memory[-2].get().view(np.int64)[: found.num_rows]
-        size = found.num_rows * self._row_size
-        values = self._memory[-1].get()[: size * self._dtype.itemsize]
-        values = values.view(self._dtype).reshape(-1, self._row_size)
-        return SparseSum(rows, values, bad_index, found.num_held_rows)
-
-
-def sparse_sum(
-    gradients: Sequence[tuple[np.ndarray, np.ndarray]],
-    dtype: str,
-    reduction: str,
-    limit: int = -1,
-    **options: Any,
-) -> SparseSum:
-    """Adds gradients up on the GPU.
-
-    Args:
-        gradients: pairs of indices, all int32 or all int64, and rows.
-        dtype: dtype of the rows.
-        reduction: one of REDUCTIONS.
-        limit: what indices must be below, or -1.
-        **options: further arguments of `SparseGradients`.
-    """
-    import cupy
-
-    on_gpu = SparseGradients(
-        [cupy.asarray(indices) for indices, _ in gradients],
-        [to_gpu(values) for _, values in gradients],
-        gradients[0][1].shape[1],
-        dtype,
-        reduction,
-        limit,
-        **options,
-    )
-    on_gpu.reduce()
-    return on_gpu.read()
 
 
 class AdamAsync:

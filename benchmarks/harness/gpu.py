@@ -1,4 +1,4 @@
-"""The parts that benchmarks on a GPU share: times by CUDA events, beside a copy.
+"""What the benchmark on a GPU measures with: times by CUDA events, beside a copy.
 
 Times are those between CUDA events around one step in the default stream, with its
 launches. Contenders take turns. Before each turn the same events time a copy of memory
@@ -30,12 +30,13 @@ import gpu_harness as kernels  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "gpu"
 ROUNDS = 30
+_TITLE = "CUDA kernels on a GPU"
 # The arrays of a copy have 1 GiB each; the rest is for CUDA and the contenders.
 _BESIDE = 3 << 30
 _COPY = 1 << 30
 
 Step = Callable[[int], Any]
-# A part of a benchmark returns its measurements, and the verdicts on its targets.
+# A part of the benchmark returns its measurements, and the verdicts on its targets.
 Measure = Callable[[bool], tuple[list[Measurement], list[Verdict]]]
 
 
@@ -196,21 +197,13 @@ def section(
     return "\n".join(lines) + "\n"
 
 
-def run(
-    title: str, name: str, check: Callable[[], None], parts: Mapping[str, Measure]
-) -> int:
-    """Runs a benchmark from its command line.
+def run(check: Callable[[], None], parts: Mapping[str, Measure]) -> int:
+    """Runs the parts, by their headings, from the command line.
 
-    Args:
-        title: the title of the report.
-        name: the name of its file, without the suffix.
-        check: compares the kernels with their twin, before anything is measured.
-        parts: the parts, by their headings.
-
-    Returns:
-        The exit status.
+    `check` compares the kernels with their twins, before anything is measured. Returns
+    the exit status.
     """
-    parser = argparse.ArgumentParser(description=title)
+    parser = argparse.ArgumentParser(description=_TITLE)
     parser.add_argument("--quick", action="store_true", help="tiny sizes, no results")
     parser.add_argument(
         "--output",
@@ -223,7 +216,7 @@ def run(
         print(f"Nothing is measured: {missing}")
         return 0
     facts = machine()
-    page = [f"## {title}\n", ", ".join(f"{k} {v}" for k, v in facts.items()) + ".\n"]
+    page = [f"## {_TITLE}\n", ", ".join(f"{k} {v}" for k, v in facts.items()) + ".\n"]
     print("\n".join(page), flush=True)
     check()
     all_measurements: list[Measurement] = []
@@ -239,7 +232,7 @@ def run(
         return 0
     results.write(
         {
-            "title": title,
+            "title": _TITLE,
             "machine": facts,
             "measurements": [m.to_json() for m in all_measurements],
             "verdicts": [
@@ -247,8 +240,8 @@ def run(
                 for v in all_verdicts
             ],
         },
-        folder / f"{name}.json",
+        folder / "kernels.json",
     )
-    (folder / f"{name}.md").write_text("\n".join(page))
-    print(f"Written: {name}.json and {name}.md in {folder}")
+    (folder / "kernels.md").write_text("\n".join(page))
+    print(f"Written: kernels.json and kernels.md in {folder}")
     return 0

@@ -126,8 +126,8 @@ GpuBadIndex SparseApply(const GpuAdamAsync<T>& arguments, int64_t num_rows,
   GpuBadIndex* const to_set = validate ? &bad_index : nullptr;
   std::vector<uint64_t> keys(n);
   std::vector<uint32_t> positions(n);
-  Launch(num_blocks, kBlockThreads, gpu::PrepareRowsKernel,
-         gpu::IndicesOf(rows), keys.data(), positions.data(), to_set);
+  Launch(num_blocks, kBlockThreads, gpu::PrepareRowsKernel, rows, keys.data(),
+         positions.data(), to_set);
   const uint64_t mask = gpu::NumKeyBits(num_rows) == 64
                             ? ~uint64_t{0}
                             : (uint64_t{1} << gpu::NumKeyBits(num_rows)) - 1;

@@ -6,13 +6,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 
 #include "tf_syncrep/cc/lib/accumulator_dense.h"
 #include "tf_syncrep/cc/lib/cuda/accumulator_dense.h"
-#include "tf_syncrep/cc/lib/cuda/accumulator_sparse.h"
 #include "tf_syncrep/cc/lib/cuda/adam_async.h"
-#include "tf_syncrep/cc/lib/cuda/gpu_device.h"
+#include "tf_syncrep/cc/lib/cuda/gpu_stream.h"
 #include "tf_syncrep/cc/lib/float16.h"
 
 #define TF_SYNCREP_EXPORT __attribute__((visibility("default")))
@@ -67,87 +65,6 @@ struct Pass {
   double divisor;
 };
 
-// Sparse gradients to be reduced, and what becomes of them; the same as
-// _SparseGradients in common/gpu_harness.py.
-struct SparseGradients {
-  int32_t dtype;
-  int32_t reduction;  // of enum Reduction
-  int32_t num_gradients;
-  bool is_int64;     // the indices
-  bool may_be_kept;  // the values, until after the call
-  int64_t row_size;
-  int64_t limit;
-  int64_t min_merge_bytes;
-  // For each gradient.
-  const int64_t* num_indices;
-  const void* const* indices;
-  const void* const* values;
-  // Gives memory of the GPU, which is there until after the call.
-  void* (*allocate)(size_t bytes);
-  // What is found. With a bad index there is no result.
-  GpuBadIndex bad_index;
-  int64_t num_rows;
-  int64_t num_held_rows;
-  int64_t* rows;
-  void* result;
-};
-
-template <typename T>
-GpuError Reduce(SparseGradients& g, GpuStream stream) {
-  // Owned by whoever has given it.
-  const auto owned = [](void* data) -> OwnedBuffer {
-    return {data, std::shared_ptr<void>(data, [](void*) {})};
-  };
-  const AllocateBytes allocate = [&](size_t bytes) {
-    return owned(g.allocate(bytes));
-  };
-  GpuQueue queue;
-  queue.stream = stream;
-  GpuError error = CurrentGpu(&queue.device);
-  if (error != nullptr) {
-    return error;
-  }
-  GpuSparseGradientSum<T> sum(queue, g.limit, g.min_merge_bytes);
-  const OwnedBuffer found = allocate(sizeof(GpuBadIndex));
-  for (int32_t i = 0; i < g.num_gradients; ++i) {
-    const OwnedBuffer rows = allocate(g.num_indices[i] * sizeof(int64_t));
-    error = CopyRowsOnGpu(g.indices[i], g.is_int64, g.num_indices[i], g.limit,
-                          static_cast<int64_t*>(rows.data),
-                          static_cast<GpuBadIndex*>(found.data), stream);
-    if (error == nullptr) {
-      error =
-          ReadFromGpu(found.data, sizeof(GpuBadIndex), &g.bad_index, stream);
-    }
-    if (error != nullptr || g.bad_index.position >= 0) {
-      return error;
-    }
-    void* const values = const_cast<void*>(g.values[i]);
-    // Without an owner: copied.
-    const OwnedBuffer given =
-        g.may_be_kept ? owned(values) : OwnedBuffer{values, nullptr};
-    if (!sum.Add(rows, g.num_indices[i], g.row_size, given, allocate)) {
-      return "no memory for a gradient";
-    }
-  }
-  g.num_held_rows = sum.num_held_rows();
-  const OwnedBuffer count = allocate(sizeof(int64_t));
-  if (!sum.Sort(static_cast<int64_t*>(count.data), allocate)) {
-    return "no memory to sort in";
-  }
-  if (sum.error() != nullptr) {
-    return sum.error();
-  }
-  error = ReadFromGpu(count.data, sizeof(int64_t), &g.num_rows, stream);
-  if (error != nullptr) {
-    return error;
-  }
-  g.rows = static_cast<int64_t*>(allocate(g.num_rows * sizeof(int64_t)).data);
-  g.result = allocate(g.num_rows * g.row_size * sizeof(T)).data;
-  sum.WriteResult(static_cast<Reduction>(g.reduction), g.num_gradients,
-                  g.num_rows, g.rows, static_cast<T*>(g.result));
-  return sum.error();
-}
-
 // Calls `function` with a T of the dtype.
 template <typename Function>
 GpuError ForDtype(int32_t dtype, Function function) {
@@ -194,13 +111,6 @@ TF_SYNCREP_EXPORT GpuError tf_syncrep_adam_async_sparse(
     return SparseApplyAdamAsyncOnGpu(Arguments<T>(*variable), *rows,
                                      static_cast<const T*>(grad), workspace,
                                      workspace_bytes, bad_index, stream);
-  });
-}
-
-TF_SYNCREP_EXPORT GpuError tf_syncrep_accumulator_sparse_reduce(
-    SparseGradients* gradients, GpuStream stream) {
-  return ForDtype(gradients->dtype, [&](auto type) {
-    return Reduce<decltype(type)>(*gradients, stream);
   });
 }
 

@@ -9,7 +9,6 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tf_syncrep/cc/kernels/accumulator_resource.h"
-#include "tf_syncrep/cc/kernels/accumulator_take_op.h"
 #include "tf_syncrep/cc/kernels/adam_async_op.h"
 #include "tf_syncrep/cc/kernels/adam_async_step.h"
 #include "tf_syncrep/cc/kernels/update_checks.h"
@@ -72,7 +71,7 @@ class AccumulatorTakeRoundApplyAdamAsyncDenseOp final
         },
         DataBefore<LibT>(before), Base::VarData(variables),
         variables.data<Slot>(kM), variables.data<Slot>(kV), sharder);
-    // All owners are tensors: see AccumulatorApplyDenseOp.
+    // All owners are tensors: see GradientInput().
     const OwnedBuffer memory = sum.Release();
     accumulator->Keep(*static_cast<const Tensor*>(memory.owner.get()));
   }

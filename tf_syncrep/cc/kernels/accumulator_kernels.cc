@@ -1,61 +1,157 @@
 // Kernels that make accumulators in the host's memory, set their step and read
 // their counts.
 
+#include <cstdint>
 #include <memory>
 
 #include "absl/status/status.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tf_syncrep/cc/kernels/accumulator_op.h"
+#include "tensorflow/core/framework/types.h"
+#include "tensorflow/core/platform/logging.h"
 #include "tf_syncrep/cc/kernels/accumulator_resource.h"
 #include "tf_syncrep/cc/lib/accumulator.h"
 #include "tf_syncrep/cc/lib/accumulator_dense.h"
 #include "tf_syncrep/cc/lib/accumulator_sparse.h"
+#include "tf_syncrep/cc/tf/lib_type.h"
+#include "tf_syncrep/cc/tf/scalar_input.h"
+#include "tf_syncrep/cc/tf/scalar_output.h"
 
 namespace tf_syncrep {
 namespace {
 
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 
-// Makes accumulators with sums in the host's memory.
-class CpuAccumulatorMaker {
+template <typename T>
+class DenseAccumulatorOp final : public AccumulatorOp {
  public:
-  absl::Status Init(OpKernelContext* /*ctx*/) { return absl::OkStatus(); }
-
-  AccumulatorResource* Make(const AccumulatorSpec& spec) const {
-    return new AccumulatorResource(spec, SumMaker(spec),
-                                   AccumulatorResource::ResultMemory::kKept);
-  }
+  explicit DenseAccumulatorOp(OpKernelConstruction* ctx)
+      : AccumulatorOp(ctx, /*is_sparse=*/false) {}
 
  private:
-  static AccumulatorResource::SumMaker SumMaker(const AccumulatorSpec& spec) {
-    return VisitAccumulatorType(
-        spec.dtype, [&](auto type) -> AccumulatorResource::SumMaker {
-          using T = decltype(type);
-          if (!spec.is_sparse) {
-            return [] { return std::make_unique<CpuDenseGradientSum<T>>(); };
-          }
-          return [memory = std::make_shared<SparseSumMemory>()] {
-            return std::make_unique<SparseGradientSum<T>>(memory);
-          };
-        });
+  AccumulatorResource::SumMaker MakeSumMaker() override {
+    return [] { return std::make_unique<CpuDenseGradientSum<LibType<T>>>(); };
   }
 };
 
-REGISTER_KERNEL_BUILDER(
-    Name("Syncrep>DenseAccumulator").Device(tensorflow::DEVICE_CPU),
-    AccumulatorOp</*kIsSparse=*/false, CpuAccumulatorMaker>);
-REGISTER_KERNEL_BUILDER(
-    Name("Syncrep>SparseAccumulator").Device(tensorflow::DEVICE_CPU),
-    AccumulatorOp</*kIsSparse=*/true, CpuAccumulatorMaker>);
+template <typename T>
+class SparseAccumulatorOp final : public AccumulatorOp {
+ public:
+  explicit SparseAccumulatorOp(OpKernelConstruction* ctx)
+      : AccumulatorOp(ctx, /*is_sparse=*/true) {}
+
+ private:
+  AccumulatorResource::SumMaker MakeSumMaker() override {
+    return [memory = std::make_shared<SparseSumMemory>()] {
+      return std::make_unique<SparseGradientSum<LibType<T>>>(memory);
+    };
+  }
+};
+
+class AccumulatorSetGlobalStepOp final : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override {
+    AccumulatorPtr accumulator;
+    int64_t step = 0;
+    OP_REQUIRES_OK(ctx, LookupAccumulator(ctx, &accumulator));
+    OP_REQUIRES_OK(ctx, ScalarInput(ctx, "new_global_step", &step));
+    const int64_t previous = accumulator->accumulator().SetStep(step);
+    if (step < previous && accumulator->spec().mode == AccumulatorMode::kStep) {
+      LOG(WARNING) << "The global step of an accumulator goes back from "
+                   << previous << " to " << step;
+    }
+  }
+};
+
+class AccumulatorNumAccumulatedOp final : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override {
+    AccumulatorPtr accumulator;
+    OP_REQUIRES_OK(ctx, LookupAccumulator(ctx, &accumulator));
+    // Every held gradient takes memory, so there are too few to overflow this.
+    const auto num_held =
+        static_cast<int32_t>(accumulator->accumulator().num_held());
+    OP_REQUIRES_OK(ctx, SetScalarOutput(ctx, 0, num_held));
+  }
+};
+
+class AccumulatorStatsOp final : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override {
+    AccumulatorPtr accumulator;
+    OP_REQUIRES_OK(ctx, LookupAccumulator(ctx, &accumulator));
+    const AccumulatorStats stats = accumulator->accumulator().stats();
+    // The values are in the order of the op's outputs.
+    const int64_t values[] = {stats.step,     stats.held,  stats.pushed,
+                              stats.accepted, stats.stale, stats.voided,
+                              stats.taken,    stats.takes, stats.bytes};
+    int index = 0;
+    for (const int64_t value : values) {
+      OP_REQUIRES_OK(ctx, SetScalarOutput(ctx, index++, value));
+    }
+  }
+};
+
+// On GPUs, too, handles, steps and counts are in the host's memory, and so are
+// all sparse gradients: TensorFlow copies those that come from a GPU.
+#define TF_SYNCREP_REGISTER(T)                                \
+  REGISTER_KERNEL_BUILDER(Name("Syncrep>DenseAccumulator")    \
+                              .Device(tensorflow::DEVICE_CPU) \
+                              .TypeConstraint<T>("dtype"),    \
+                          DenseAccumulatorOp<T>);             \
+  REGISTER_KERNEL_BUILDER(Name("Syncrep>SparseAccumulator")   \
+                              .Device(tensorflow::DEVICE_CPU) \
+                              .TypeConstraint<T>("dtype"),    \
+                          SparseAccumulatorOp<T>);            \
+  REGISTER_KERNEL_BUILDER(Name("Syncrep>SparseAccumulator")   \
+                              .Device(tensorflow::DEVICE_GPU) \
+                              .TypeConstraint<T>("dtype")     \
+                              .HostMemory("handle"),          \
+                          SparseAccumulatorOp<T>)
+
+TF_SYNCREP_REGISTER_ALL_TYPES(TF_SYNCREP_REGISTER);
+
+#undef TF_SYNCREP_REGISTER
+
 REGISTER_KERNEL_BUILDER(
     Name("Syncrep>AccumulatorSetGlobalStep").Device(tensorflow::DEVICE_CPU),
     AccumulatorSetGlobalStepOp);
+REGISTER_KERNEL_BUILDER(Name("Syncrep>AccumulatorSetGlobalStep")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("handle")
+                            .HostMemory("new_global_step"),
+                        AccumulatorSetGlobalStepOp);
 REGISTER_KERNEL_BUILDER(
     Name("Syncrep>AccumulatorNumAccumulated").Device(tensorflow::DEVICE_CPU),
     AccumulatorNumAccumulatedOp);
+REGISTER_KERNEL_BUILDER(Name("Syncrep>AccumulatorNumAccumulated")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("handle")
+                            .HostMemory("num_accumulated"),
+                        AccumulatorNumAccumulatedOp);
 REGISTER_KERNEL_BUILDER(
     Name("Syncrep>AccumulatorStats").Device(tensorflow::DEVICE_CPU),
     AccumulatorStatsOp);
+REGISTER_KERNEL_BUILDER(Name("Syncrep>AccumulatorStats")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("handle")
+                            .HostMemory("step")
+                            .HostMemory("held")
+                            .HostMemory("pushed")
+                            .HostMemory("accepted")
+                            .HostMemory("stale")
+                            .HostMemory("voided")
+                            .HostMemory("taken")
+                            .HostMemory("takes")
+                            .HostMemory("bytes"),
+                        AccumulatorStatsOp);
 
 }  // namespace
 }  // namespace tf_syncrep

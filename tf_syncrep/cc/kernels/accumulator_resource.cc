@@ -11,6 +11,7 @@ namespace {
 
 using tensorflow::DataType;
 using tensorflow::DataTypeString;
+using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
@@ -43,29 +44,66 @@ std::string AccumulatorSpec::DebugString() const {
 }
 
 AccumulatorResource::AccumulatorResource(const AccumulatorSpec& spec,
-                                         SumMaker make_sum,
-                                         ResultMemory result_memory)
+                                         SumMaker make_sum, bool reuses_memory)
     : spec_(spec),
       accumulator_(spec.mode, std::move(make_sum)),
-      result_memory_(result_memory) {}
+      reuses_memory_(reuses_memory) {}
 
 std::string AccumulatorResource::DebugString() const {
   return absl::StrCat("Accumulator: ", spec_.DebugString());
 }
 
-absl::Status AccumulatorResource::Allocate(OpKernelContext* ctx, DataType dtype,
-                                           const TensorShape& shape,
-                                           Tensor* tensor) {
-  if (result_memory_ == ResultMemory::kNew) {
-    return ctx->allocate_temp(dtype, shape, tensor);
+OwnedBuffer AccumulatorResource::Allocate(OpKernelContext* ctx, DataType dtype,
+                                          const TensorShape& shape) {
+  const auto owner = std::make_shared<Tensor>();
+  absl::Status status = reuses_memory_
+                            ? taken_memory_.Get(ctx, dtype, shape, owner.get())
+                            : ctx->allocate_temp(dtype, shape, owner.get());
+  if (!status.ok()) {
+    return {};
   }
-  return taken_memory_.Get(ctx, dtype, shape, tensor);
+  return {owner->data(), owner};
 }
 
 void AccumulatorResource::Keep(const Tensor& result) {
-  if (result_memory_ == ResultMemory::kKept) {
+  if (reuses_memory_) {
     taken_memory_.Keep(result);
   }
+}
+
+// TensorFlow's allocator on GPUs reuses memory by itself.
+AccumulatorOp::AccumulatorOp(OpKernelConstruction* ctx, bool is_sparse)
+    : CountedResourceOp(ctx),
+      reuses_memory_(ctx->device_type() == tensorflow::DEVICE_CPU) {
+  std::string reduction;
+  std::string mode;
+  OP_REQUIRES_OK(ctx, ctx->GetAttr("dtype", &spec_.dtype));
+  OP_REQUIRES_OK(ctx, ctx->GetAttr("shape", &spec_.shape));
+  OP_REQUIRES_OK(ctx, ctx->GetAttr("reduction_type", &reduction));
+  OP_REQUIRES_OK(ctx, ctx->GetAttr("mode", &mode));
+  spec_.is_sparse = is_sparse;
+  // The op's definition allows no other strings.
+  spec_.reduction = reduction == "SUM"     ? Reduction::kSum
+                    : reduction == "CMEAN" ? Reduction::kCountedMean
+                                           : Reduction::kMean;
+  spec_.mode =
+      mode == "ROUND" ? AccumulatorMode::kRound : AccumulatorMode::kStep;
+}
+
+absl::Status AccumulatorOp::CreateResource(AccumulatorResource** resource) {
+  *resource = new AccumulatorResource(spec_, MakeSumMaker(), reuses_memory_);
+  return absl::OkStatus();
+}
+
+absl::Status AccumulatorOp::VerifyResource(AccumulatorResource* resource) {
+  const std::string existing = resource->spec().DebugString();
+  const std::string received = spec_.DebugString();
+  if (existing == received) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("The accumulator ", shared_name(), " exists with ", existing,
+                   ". Received: ", received));
 }
 
 absl::Status SumStatus(const GradientSum& sum) {
@@ -94,6 +132,46 @@ absl::Status LookupAccumulator(OpKernelContext* ctx, bool is_sparse,
         "handle must be of a ", KindName(is_sparse), " accumulator of dtype ",
         DataTypeString(dtype), ", but is of a ", KindName(spec.is_sparse),
         " one of dtype ", DataTypeString(spec.dtype)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckMode(const AccumulatorResource& accumulator,
+                       AccumulatorMode mode) {
+  if (accumulator.spec().mode == mode) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "handle must be of an accumulator with mode=", ModeName(mode),
+      ", but is of one with ", accumulator.spec().DebugString()));
+}
+
+absl::Status TakeRound(
+    OpKernelContext* ctx, AccumulatorResource& accumulator,
+    TakenGradients* taken,
+    const std::function<absl::Status(const std::vector<int64_t>&)>& prepare) {
+  int64_t round = 0;
+  int64_t num_gradients = 0;
+  TF_RETURN_IF_ERROR(CheckMode(accumulator, AccumulatorMode::kRound));
+  TF_RETURN_IF_ERROR(ScalarInput(ctx, "round", &round));
+  TF_RETURN_IF_ERROR(ScalarInput(ctx, "num_gradients", &num_gradients));
+  if (num_gradients <= 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("num_gradients must be positive, but is ", num_gradients));
+  }
+  int64_t held_round = 0;
+  int64_t num_held = 0;
+  absl::Status status;
+  const auto is_prepared = [&](const std::vector<int64_t>& shape) {
+    status = prepare == nullptr ? absl::OkStatus() : prepare(shape);
+    return status.ok();
+  };
+  if (!accumulator.accumulator().TakeRound(
+          round, num_gradients, taken, &held_round, &num_held, is_prepared)) {
+    TF_RETURN_IF_ERROR(status);
+    return absl::FailedPreconditionError(absl::StrCat(
+        "The accumulator must hold ", num_gradients, " gradients of round ",
+        round, ", but holds ", num_held, " of round ", held_round));
   }
   return absl::OkStatus();
 }

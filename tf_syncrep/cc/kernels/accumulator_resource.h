@@ -1,11 +1,13 @@
-// An accumulator as a TensorFlow resource.
+// An accumulator as a TensorFlow resource, and the op that makes it.
 
 #ifndef TF_SYNCREP_CC_KERNELS_ACCUMULATOR_RESOURCE_H_
 #define TF_SYNCREP_CC_KERNELS_ACCUMULATOR_RESOURCE_H_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -13,7 +15,9 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.pb.h"
+#include "tf_syncrep/cc/kernels/counted_resource_op.h"
 #include "tf_syncrep/cc/lib/accumulator.h"
+#include "tf_syncrep/cc/lib/owned_buffer.h"
 #include "tf_syncrep/cc/tf/reusable_tensor.h"
 
 namespace tf_syncrep {
@@ -35,27 +39,22 @@ class AccumulatorResource final : public tensorflow::ResourceBase {
  public:
   using SumMaker = std::function<std::unique_ptr<GradientSum>()>;
 
-  // Where dense results are written.
-  enum class ResultMemory {
-    kKept,  // in the memory of the last result, if nobody holds it any more
-    kNew,   // in new memory from TensorFlow's allocator
-  };
-
-  // `make_sum` makes sums for gradients of the spec's kind and dtype.
+  // `make_sum` makes sums for gradients of the spec's kind and dtype. With
+  // `reuses_memory` dense results are written to the memory of the last one, if
+  // nobody holds it any more, otherwise to new memory of the op's device.
   AccumulatorResource(const AccumulatorSpec& spec, SumMaker make_sum,
-                      ResultMemory result_memory);
+                      bool reuses_memory);
 
   std::string DebugString() const override;
 
   const AccumulatorSpec& spec() const { return spec_; }
   Accumulator& accumulator() { return accumulator_; }
 
-  // Allocates a tensor of `shape`, on the op's device, for a dense sum or
-  // result. Its contents are arbitrary.
-  absl::Status Allocate(tensorflow::OpKernelContext* ctx,
-                        tensorflow::DataType dtype,
-                        const tensorflow::TensorShape& shape,
-                        tensorflow::Tensor* tensor);
+  // Returns memory, on the op's device, for a dense sum or result. Its owner is
+  // a tensor of `shape`; it has none when there is no memory.
+  OwnedBuffer Allocate(tensorflow::OpKernelContext* ctx,
+                       tensorflow::DataType dtype,
+                       const tensorflow::TensorShape& shape);
 
   // Keeps the result that was taken last, whose memory may be reused when
   // nobody else holds it any more.
@@ -64,8 +63,24 @@ class AccumulatorResource final : public tensorflow::ResourceBase {
  private:
   const AccumulatorSpec spec_;
   Accumulator accumulator_;
-  const ResultMemory result_memory_;
+  const bool reuses_memory_;
   ReusableTensor taken_memory_;
+};
+
+// Makes an accumulator, or finds the one of its shared name. Subclasses say
+// where its sums are.
+class AccumulatorOp : public CountedResourceOp<AccumulatorResource> {
+ public:
+  AccumulatorOp(tensorflow::OpKernelConstruction* ctx, bool is_sparse);
+
+ private:
+  virtual AccumulatorResource::SumMaker MakeSumMaker() = 0;
+
+  absl::Status CreateResource(AccumulatorResource** resource) override;
+  absl::Status VerifyResource(AccumulatorResource* resource) override;
+
+  AccumulatorSpec spec_;
+  const bool reuses_memory_;
 };
 
 // Returns an Internal error if the device did not accept the work of computing
@@ -83,6 +98,19 @@ absl::Status LookupAccumulator(tensorflow::OpKernelContext* ctx,
 absl::Status LookupAccumulator(tensorflow::OpKernelContext* ctx, bool is_sparse,
                                tensorflow::DataType dtype,
                                AccumulatorPtr* accumulator);
+
+// Returns InvalidArgument unless the accumulator has this mode.
+absl::Status CheckMode(const AccumulatorResource& accumulator,
+                       AccumulatorMode mode);
+
+// Takes the gradients of the round that the op's inputs name. `prepare` gets
+// the gradients' shape, then checks and allocates whatever else is needed; if
+// it fails, nothing is taken. It must not wait, since pushes wait for it.
+absl::Status TakeRound(
+    tensorflow::OpKernelContext* ctx, AccumulatorResource& accumulator,
+    TakenGradients* taken,
+    const std::function<absl::Status(const std::vector<int64_t>& shape)>&
+        prepare = nullptr);
 
 }  // namespace tf_syncrep
 

@@ -3,7 +3,7 @@
 // A push keeps the gradient's rows as they are. The work is done when the
 // gradients are taken: the rows are sorted, then the occurrences of each row
 // are summed in their order of arrival. So it is done once, on all threads, and
-// with no lock held. GPUs do the same: see cuda/accumulator_sparse.h.
+// with no lock held.
 
 #ifndef TF_SYNCREP_CC_LIB_ACCUMULATOR_SPARSE_H_
 #define TF_SYNCREP_CC_LIB_ACCUMULATOR_SPARSE_H_

@@ -19,8 +19,6 @@ class HeldBytesBudget {
   // TF_SYNCREP_UNMERGED_GRADIENTS_MB, which is read once, or 1024 MB if that is
   // not a number.
   static HeldBytesBudget& OfProcess();
-  // A second budget of the same size, for gradients in the memory of GPUs.
-  static HeldBytesBudget& OfGpus();
 
   int64_t max_bytes() const { return max_bytes_; }
   int64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }

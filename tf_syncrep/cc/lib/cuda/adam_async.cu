@@ -119,7 +119,7 @@ GpuError SparseApplyAdamAsyncOnGpu(const GpuAdamAsync<T>& arguments,
       gpu::NumBlocksFor(gpu::PrepareRowsKernel, kBlockThreads, rows.num_indices,
                         kBlockThreads, &blocks));
   gpu::PrepareRowsKernel<<<blocks, kBlockThreads, 0, stream>>>(
-      gpu::IndicesOf(rows), parts.keys, parts.positions, bad_index);
+      rows, parts.keys, parts.positions, bad_index);
   TF_SYNCREP_RETURN_IF_CUDA_ERROR(cudaGetLastError());
   // The sort is stable: equal rows stay in their order.
   TF_SYNCREP_RETURN_IF_CUDA_ERROR(cub::DeviceRadixSort::SortPairs(

@@ -14,7 +14,6 @@
 
 #include "tf_syncrep/cc/lib/adam_async_rule.h"
 #include "tf_syncrep/cc/lib/cuda/gpu_stream.h"
-#include "tf_syncrep/cc/lib/cuda/row_keys.h"
 #include "tf_syncrep/cc/lib/float16.h"
 
 namespace tf_syncrep {
@@ -45,6 +44,8 @@ template <typename T>
 GpuError ApplyAdamAsyncOnGpu(const GpuAdamAsync<T>& arguments, int64_t size,
                              const T* grad, GpuStream stream);
 
+inline constexpr int64_t kMaxGpuIndices = INT32_MAX;
+
 // A gradient for some rows of a table. Pointers are to memory of the GPU.
 struct GpuSparseRows {
   int64_t num_rows;     // of the table
@@ -52,6 +53,13 @@ struct GpuSparseRows {
   int64_t num_indices;  // at most kMaxGpuIndices
   const void* indices;  // int32_t or int64_t
   bool is_int64;
+};
+
+// The first index, by its place in the gradient, that is not a row of the
+// table.
+struct GpuBadIndex {
+  int64_t position;  // -1: all are rows
+  int64_t index;     // undefined then
 };
 
 // How many bytes SparseApplyAdamAsyncOnGpu() needs to work in.

@@ -10,10 +10,7 @@
 #include <cstdint>
 
 #include "tf_syncrep/cc/lib/adam_async_rule.h"
-#include "tf_syncrep/cc/lib/cpu_dispatch.h"
 #include "tf_syncrep/cc/lib/cuda/adam_async.h"
-#include "tf_syncrep/cc/lib/cuda/row_indices.h"
-#include "tf_syncrep/cc/lib/cuda/row_sums.h"
 #include "tf_syncrep/cc/lib/cuda/vectors.h"
 #include "tf_syncrep/cc/lib/float16.h"
 
@@ -134,23 +131,51 @@ __global__ __launch_bounds__(kBlockThreads) void DenseKernel(
 
 // --- Sparse: the indices -----------------------------------------------------
 
-TF_SYNCREP_ALWAYS_INLINE RowIndices IndicesOf(const GpuSparseRows& rows) {
-  return {rows.indices, rows.is_int64, rows.num_indices, rows.num_rows};
+__device__ __forceinline__ int64_t IndexAt(const GpuSparseRows& rows,
+                                           int64_t i) {
+  return rows.is_int64 ? static_cast<const int64_t*>(rows.indices)[i]
+                       : int64_t{static_cast<const int32_t*>(rows.indices)[i]};
 }
 
 // Copies the indices into `keys` and their places into `positions`, to be
 // sorted. An index that is not a row becomes num_rows, which sorts behind all
-// rows.
+// rows. Each is read once, since others may change it meanwhile in their own
+// memory. bad_index->position, which must be -1, the greatest unsigned number,
+// before, is set to the first place whose index is not a row. `bad_index` may
+// be null.
 static __global__ __launch_bounds__(kBlockThreads) void PrepareRowsKernel(
-    RowIndices indices, uint64_t* keys, uint32_t* positions,
+    GpuSparseRows rows, uint64_t* keys, uint32_t* positions,
     GpuBadIndex* bad_index) {
-  ReadIndices(indices, bad_index, [=](int64_t i, int64_t index, bool is_row) {
-    keys[i] = static_cast<uint64_t>(is_row ? index : indices.num_rows);
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kBlockThreads;
+  for (int64_t i =
+           static_cast<int64_t>(blockIdx.x) * kBlockThreads + threadIdx.x;
+       i < rows.num_indices; i += stride) {
+    const int64_t index = IndexAt(rows, i);
+    const bool is_row = index >= 0 && index < rows.num_rows;
+    keys[i] = static_cast<uint64_t>(is_row ? index : rows.num_rows);
     positions[i] = static_cast<uint32_t>(i);
-  });
+    if (!is_row && bad_index != nullptr) {
+      atomicMin(reinterpret_cast<unsigned long long*>(&bad_index->position),
+                static_cast<unsigned long long>(i));
+    }
+  }
+}
+
+// How many low bits of the keys differ, all others being 0.
+inline int NumKeyBits(int64_t num_rows) {
+  int bits = 1;
+  while (bits < 64 && (static_cast<uint64_t>(num_rows) >> bits) != 0) {
+    ++bits;
+  }
+  return bits;
 }
 
 // --- Sparse: the rows --------------------------------------------------------
+
+// A row with this many occurrences or more is left to a whole block instead of
+// a few threads, which would take long for a row that is in every other
+// gradient.
+inline constexpr int kLongRow = 32;
 
 // How the sorted occurrences are dealt out. A block takes a chunk of
 // groups * places_per_group of them at a time. Where a row's occurrences begin,
@@ -243,7 +268,9 @@ __device__ inline int64_t EndOfRow(const uint64_t* keys, int64_t begin,
 }
 
 // Updates the row whose occurrences begin at `begin`, with all threads of the
-// block.
+// block. Many elements at a time are loaded into shared memory, where one
+// thread for each column adds them up in their order, while the loads of the
+// next ones are under way.
 template <int kWidth, typename T>
 __device__ __forceinline__ void UpdateLongRow(
     const RowsArguments<T>& a, const AdamAsyncUpdate<SlotType<T>>& update,
@@ -251,17 +278,65 @@ __device__ __forceinline__ void UpdateLongRow(
   using Slot = SlotType<T>;
   const int64_t row_size = a.rows.row_size;
   const int64_t row = static_cast<int64_t>(a.keys[begin]) * row_size;
-  SumLongRow<kWidth, Slot>(
-      begin, EndOfRow(a.keys, begin, a.rows.num_indices), row_size,
-      [&](int64_t place, int64_t column) {
-        return LoadWidened<kWidth>(a.grad + a.positions[place] * row_size +
-                                   column);
-      },
-      [&](int64_t column, Slot sum) {
-        const int64_t i = row + column;
-        const Vector<Slot, 1> g = {sum};
-        UpdateVector(update, g, a.adam.var + i, a.adam.m + i, a.adam.v + i);
-      });
+  const int64_t end = EndOfRow(a.keys, begin, a.rows.num_indices);
+  // Of each thread, under way at the same time: 16 elements.
+  constexpr int kLoads = kWidth == 1 ? 8 : kWidth == 8 ? 2 : 4;
+  __shared__ Vector<Slot, kWidth> tile[kLoads * kBlockThreads];
+  const Slot* const elements = reinterpret_cast<const Slot*>(tile);
+  int columns = kWidth;  // of the tile
+  while (columns < 64 && columns < row_size) {
+    columns *= 2;
+  }
+  const int vectors = columns / kWidth;
+  const int tile_rows = kLoads * kBlockThreads / vectors;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int vector = thread % vectors;
+  const int first = thread / vectors;
+  const int step = kBlockThreads / vectors;
+  for (int64_t left = 0; left < row_size; left += columns) {
+    const int64_t loaded_column = left + vector * kWidth;
+    Vector<Slot, kWidth> loaded[kLoads] = {};
+    const auto load_tile = [&](int64_t from) {
+      TF_SYNCREP_UNROLL
+      for (int i = 0; i < kLoads; ++i) {
+        const int64_t place = from + first + i * step;
+        if (loaded_column < row_size && place < end) {
+          loaded[i] = LoadWidened<kWidth>(
+              a.grad + a.positions[place] * row_size + loaded_column);
+        }
+      }
+    };
+    const bool sums = thread < columns && left + thread < row_size;
+    Slot sum = 0;
+    load_tile(begin);
+    for (int64_t from = begin; from < end; from += tile_rows) {
+      __syncthreads();  // the tile before has been added up
+      TF_SYNCREP_UNROLL
+      for (int i = 0; i < kLoads; ++i) {
+        tile[(first + i * step) * vectors + vector] = loaded[i];
+      }
+      __syncthreads();
+      load_tile(from + tile_rows);
+      if (sums) {
+        const int64_t rest = end - from;
+        const int count = rest < tile_rows ? static_cast<int>(rest) : tile_rows;
+        int i = 0;
+        if (from == begin) {
+          sum = elements[thread];
+          i = 1;
+        }
+        TF_SYNCREP_UNROLL_BY_4
+        for (; i < count; ++i) {
+          sum += elements[i * columns + thread];
+        }
+      }
+    }
+    if (sums) {
+      const int64_t i = row + left + thread;
+      const Vector<Slot, 1> g = {sum};
+      UpdateVector(update, g, a.adam.var + i, a.adam.m + i, a.adam.v + i);
+    }
+  }
 }
 
 // How many blocks of RowsKernel a multiprocessor holds. Rows that occur once
@@ -279,7 +354,7 @@ __global__ __launch_bounds__(
     kBlockThreads, kResidentRowsBlocks) void RowsKernel(RowsArguments<T> a) {
   if (a.bad_index != nullptr && a.bad_index->position >= 0) {
     if (blockIdx.x == 0 && threadIdx.x == 0) {
-      a.bad_index->index = IndexAt(IndicesOf(a.rows), a.bad_index->position);
+      a.bad_index->index = IndexAt(a.rows, a.bad_index->position);
     }
     return;
   }

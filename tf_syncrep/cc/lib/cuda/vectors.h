@@ -14,11 +14,9 @@
 #if defined(__CUDACC__)
 #define TF_SYNCREP_UNROLL _Pragma("unroll")
 #define TF_SYNCREP_UNROLL_BY_4 _Pragma("unroll 4")
-#define TF_SYNCREP_UNROLL_BY_8 _Pragma("unroll 8")
 #else
 #define TF_SYNCREP_UNROLL
 #define TF_SYNCREP_UNROLL_BY_4
-#define TF_SYNCREP_UNROLL_BY_8
 #endif
 
 namespace tf_syncrep {

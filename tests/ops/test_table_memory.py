@@ -34,6 +34,12 @@ def test_admission_takes_two_bytes_of_each_possible_row_at_most(
     assert counting["bytes"] - of_counts < 1.3 * of_rows_in_use["bytes"]
 
 
+@pytest.mark.slow
+def test_tensorflows_saver_has_no_column_copied(tmp_path):
+    result = programs.run(PROGRAM, MAX_ROWS, USED, 1, str(tmp_path))
+    assert result["after_saving"] < 30e6
+
+
 def test_a_row_takes_28_bytes_beside_its_vectors_at_most(of_rows_in_use):
     # The key and the use take 16 of these bytes.
     assert of_rows_in_use["of_index"] < (28 - 16) * USED

@@ -115,7 +115,8 @@ class TableMaintainOp final : public OpKernel {
             absl::StrCat("evict and unused_for must be of ", num_tables,
                          " tables, but are of ", orders_.size(), " and ",
                          unused_for_.size())));
-    TablePart part(index.get(), /*keys=*/2, /*uses=*/3);
+    TablePart part(index.get(), /*keys=*/2, /*uses=*/3,
+                   LockedVariables::Access::kShared);
     OP_REQUIRES_OK(ctx, AddVariables(ctx, &part));
     OP_REQUIRES_OK(ctx, part.Lock(ctx));
     std::vector<TableMaintenance::Rules> rules;

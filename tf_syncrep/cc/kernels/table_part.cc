@@ -19,6 +19,7 @@ namespace tf_syncrep {
 namespace {
 
 using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using Access = LockedVariables::Access;
 
@@ -27,18 +28,21 @@ constexpr int kUses = 1;
 
 }  // namespace
 
-TablePart::TablePart(TableIndexResource* index, int keys, int uses)
-    : index_(index) {
+TablePart::TablePart(TableIndexResource* index, int keys, int uses,
+                     Access access)
+    : index_(index), access_(access) {
+  // The index holds the columns' buffers as well, so that shared access would
+  // copy them: Lock() prepares them for it.
   requests_ = {
-      {keys, "keys", tensorflow::DT_INT64, Access::kShared},
-      {uses, "uses", tensorflow::DT_INT32, Access::kShared},
+      {keys, "keys", tensorflow::DT_INT64, Access::kRead},
+      {uses, "uses", tensorflow::DT_INT32, Access::kRead},
   };
   names_ = {"keys", "uses"};
 }
 
 int TablePart::Add(int input, std::string name, tensorflow::DataType dtype) {
   names_.push_back(std::move(name));
-  requests_.push_back({input, nullptr, dtype, Access::kShared});
+  requests_.push_back({input, nullptr, dtype, access_});
   for (size_t i = 0; i < names_.size(); ++i) {
     requests_[i].name = names_[i].c_str();
   }
@@ -67,6 +71,12 @@ absl::Status TablePart::CheckShapes(const LockedVariables& variables,
   return absl::OkStatus();
 }
 
+bool TablePart::IsReady() const {
+  return index_->IsBuiltFrom(locked().tensor(kKeys), locked().tensor(kUses)) &&
+         (access_ == Access::kRead ||
+          (locked().IsShared(kKeys) && locked().IsShared(kUses)));
+}
+
 absl::Status TablePart::Lock(OpKernelContext* ctx) {
   ++num_locks_;
   while (true) {
@@ -79,12 +89,9 @@ absl::Status TablePart::Lock(OpKernelContext* ctx) {
       variables_.reset();
       return status;
     }
-    if (index_->IsBuiltFrom(variables_->tensor(kKeys),
-                            variables_->tensor(kUses))) {
+    if (IsReady()) {
       return absl::OkStatus();
     }
-    // The lock above has put the variables into copy-on-read mode, so that
-    // nobody copies the buffers because the index holds them, too.
     variables_.reset();
     std::vector<LockedVariables::Request> columns(requests_.begin(),
                                                   requests_.begin() + kColumns);
@@ -94,13 +101,19 @@ absl::Status TablePart::Lock(OpKernelContext* ctx) {
     LockedVariables locked;
     TF_RETURN_IF_ERROR(locked.Lock(ctx, columns));
     TF_RETURN_IF_ERROR(CheckShapes(locked, kColumns));
-    if (!index_->IsBuiltFrom(locked.tensor(kKeys), locked.tensor(kUses))) {
-      for (const int i : {kKeys, kUses}) {
-        TF_RETURN_IF_ERROR(locked.Align(ctx, i));
-      }
+    const bool is_built =
+        index_->IsBuiltFrom(locked.tensor(kKeys), locked.tensor(kUses));
+    // What the index alone holds is not copied. TensorFlow's saver ends the
+    // mode of both columns, and may still read them.
+    index_->HoldColumns(Tensor(), Tensor());
+    for (const int i : {kKeys, kUses}) {
+      TF_RETURN_IF_ERROR(locked.PrepareToShare(ctx, i));
+    }
+    if (!is_built) {
       TF_RETURN_IF_ERROR(
           index_->BuildFrom(locked.tensor(kKeys), locked.tensor(kUses)));
     }
+    index_->HoldColumns(locked.tensor(kKeys), locked.tensor(kUses));
   }
 }
 

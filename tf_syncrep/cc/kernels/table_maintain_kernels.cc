@@ -151,6 +151,7 @@ class TableMaintainOp final : public OpKernel {
       TF_RETURN_IF_ERROR(tensorflow::LookupResource(
           ctx, tensorflow::HandleFromInput(ctx, kFirstSlotInput + i), &slot));
       DataType dtype;
+      TF_RETURN_IF_ERROR(CheckScalar(slots[i], name));
       {
         tensorflow::tf_shared_lock lock(*slot->mu());
         dtype = slot->tensor()->dtype();

@@ -99,6 +99,31 @@ TEST(RowSnapshotTest, ReadsOfRowsThatAreNotInUseThatTheyAreNot) {
   EXPECT_EQ(read_uses, (std::vector<int32_t>{9, 2, -1, 0, 0, 0, 0, 0}));
 }
 
+TEST(RowSnapshotTest, PassesFreeRowsUntilOneThatIsInUseOrKept) {
+  constexpr int64_t kRows = 10000;  // in three ranges
+  std::vector<int32_t> uses(2 * kRows);
+  const std::vector<const char*> data = {
+      reinterpret_cast<const char*>(uses.data())};
+  KeptBytes kept(1 << 20, KeptBytes::Seconds(600));
+  RowSnapshot snapshot(kRows, {8}, &kept);
+  const int64_t rows[] = {4097};
+  snapshot.Keep(data, rows, 0, 1);
+  uses[2 * 4097 + 1] = 1;
+  uses[2 * 9000 + 1] = 5;
+  EXPECT_EQ(snapshot.SkipFree(data, 50, 0), 50);
+  EXPECT_EQ(snapshot.SkipFree(data, kRows, 0), 4097 - 50);
+  EXPECT_EQ(snapshot.SkipFree(data, kRows, 0), 0);
+  int32_t use[2];
+  snapshot.Read(data, 1, 0, {reinterpret_cast<char*>(use)});
+  EXPECT_EQ(use[1], 0);
+  EXPECT_EQ(snapshot.SkipFree(data, kRows, 0), 9000 - 4098);
+  EXPECT_TRUE(kept.TryAdd(1 << 20));  // what was kept is freed
+  snapshot.Read(data, 1, 0, {reinterpret_cast<char*>(use)});
+  EXPECT_EQ(use[1], 5);
+  EXPECT_EQ(snapshot.SkipFree(data, kRows, 0), kRows - 9001);
+  EXPECT_TRUE(snapshot.IsRead());
+}
+
 TEST(RowSnapshotTest, ReadsWhatWasInAnyInterleaving) {
   for (int seed = 0; seed < 60; ++seed) {
     std::mt19937 random(seed);

@@ -135,7 +135,7 @@ absl::StatusOr<std::shared_ptr<TableSnapshot>> TableSnapshot::Make(
     made->rows_ = std::make_unique<RowSnapshot>(num_rows, std::move(row_bytes),
                                                 made->kept_.get());
   } catch (const std::bad_alloc&) {
-    return OutOfMemory("which rows of a table were kept", num_rows / 8);
+    return OutOfMemory("which rows of a table were kept", num_rows / 512);
   }
   return made;
 }
@@ -206,8 +206,8 @@ absl::Status TableSnapshot::Keep(const int64_t* rows, int64_t num,
   return absl::OkStatus();
 }
 
-absl::Status TableSnapshot::Read(int64_t num, int64_t uses,
-                                 const std::vector<char*>& out) {
+template <typename Visit>
+absl::Status TableSnapshot::VisitData(const Visit& visit) {
   const MutexLock reading(reading_);
   if (rows_->IsRead()) {
     return absl::CancelledError("The checkpoint was given up.");
@@ -217,8 +217,22 @@ absl::Status TableSnapshot::Read(int64_t num, int64_t uses,
   if (!data.ok()) {
     return data.status();
   }
-  rows_->Read(*data, num, uses, out);
+  visit(*data);
   return absl::OkStatus();
+}
+
+absl::Status TableSnapshot::SkipFree(int64_t num, int64_t uses,
+                                     int64_t* skipped) {
+  return VisitData([&](const std::vector<const char*>& data) {
+    *skipped += rows_->SkipFree(data, num, uses);
+  });
+}
+
+absl::Status TableSnapshot::Read(int64_t num, int64_t uses,
+                                 const std::vector<char*>& out) {
+  return VisitData([&](const std::vector<const char*>& data) {
+    rows_->Read(data, num, uses, out);
+  });
 }
 
 void TableSnapshot::Abandon() {

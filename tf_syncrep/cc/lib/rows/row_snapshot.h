@@ -53,6 +53,12 @@ class RowSnapshot {
   // The most that Keep() asks of KeptBytes at a time.
   int64_t most_bytes() const { return BlockBytes(most_block_rows_); }
 
+  // Passes free rows among the next `num`, as far as a row that is in use or
+  // kept. Array number `uses` says which rows are in use. Returns how many it
+  // has passed.
+  int64_t SkipFree(const std::vector<const char*>& data, int64_t num,
+                   int64_t uses);
+
   // Copies the next `num` rows, as they were, to `out`, which has one array for
   // each. In a table that grows, array number `uses` says which rows are in
   // use. If a row is neither in use nor kept, only this array is copied: the
@@ -70,6 +76,8 @@ class RowSnapshot {
  private:
   // Copies of rows that lie in one range, which is a fixed number of rows.
   struct Block;
+  // What is kept of a range.
+  struct Range;
 
   // The memory that a block takes.
   int64_t BlockBytes(int64_t num_rows) const;
@@ -79,8 +87,13 @@ class RowSnapshot {
       TF_SYNCREP_REQUIRES(mu_);
   void CopyRow(const std::vector<const char*>& data, int64_t row, int64_t uses,
                const std::vector<char*>& out, int64_t to) const;
+  bool IsKept(int64_t row) const TF_SYNCREP_REQUIRES(mu_);
+  // Notes that all rows before `end` were read, and frees their copies.
+  void ReadUntil(int64_t end) TF_SYNCREP_REQUIRES(mu_);
   void FreeRange(int64_t range) TF_SYNCREP_REQUIRES(mu_);
   void AbandonLocked() TF_SYNCREP_REQUIRES(mu_);
+  // The same, since there is no memory to keep a row.
+  void GiveUp() TF_SYNCREP_REQUIRES(mu_);
 
   const int64_t num_rows_;
   const std::vector<int64_t> row_bytes_;
@@ -90,9 +103,8 @@ class RowSnapshot {
   mutable Mutex mu_;
   // The first row that was not read yet.
   int64_t next_ TF_SYNCREP_GUARDED_BY(mu_) = 0;
-  std::vector<bool> is_kept_ TF_SYNCREP_GUARDED_BY(mu_);
-  // The newest block of each range.
-  std::vector<std::unique_ptr<Block>> kept_ TF_SYNCREP_GUARDED_BY(mu_);
+  // Null for ranges of which nothing is kept.
+  std::vector<std::unique_ptr<Range>> kept_ TF_SYNCREP_GUARDED_BY(mu_);
 };
 
 }  // namespace tf_syncrep

@@ -145,7 +145,7 @@ TEST(RowSnapshotTest, ReadsWhatWasInAnyInterleaving) {
         int64_t begin = 0;
         while (begin < rows) {
           const int64_t end =
-              snapshot.Keep(arrays.Data(), nullptr, begin, rows);
+              snapshot.Keep<int64_t>(arrays.Data(), nullptr, begin, rows);
           for (int64_t row = begin; row < end; ++row) {
             arrays.Overwrite(row, -7);
           }
@@ -191,14 +191,14 @@ TEST(RowSnapshotTest, EndsEarlyWhereThereIsNoRoom) {
   Arrays arrays(10000);
   KeptBytes kept(1 << 14, KeptBytes::Seconds(60));
   RowSnapshot snapshot(10000, Arrays::RowBytes(), &kept);
-  const int64_t end = snapshot.Keep(arrays.Data(), nullptr, 0, 10000);
+  const int64_t end = snapshot.Keep<int64_t>(arrays.Data(), nullptr, 0, 10000);
   EXPECT_GT(end, (1 << 14) / 16 / 3);
   EXPECT_LT(end, (1 << 14) / 16);
   EXPECT_LE(kept.peak(), 1 << 14);
-  EXPECT_EQ(snapshot.Keep(arrays.Data(), nullptr, end, 10000), end);
+  EXPECT_EQ(snapshot.Keep<int64_t>(arrays.Data(), nullptr, end, 10000), end);
   ReadRows read(10000);
   read.Next(&snapshot, arrays, 10000);
-  EXPECT_EQ(snapshot.Keep(arrays.Data(), nullptr, end, 10000), 10000);
+  EXPECT_EQ(snapshot.Keep<int64_t>(arrays.Data(), nullptr, end, 10000), 10000);
 }
 
 TEST(RowSnapshotTest, WhatIsAbandonedKeepsNothing) {

@@ -10,8 +10,6 @@
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
-#include "tf_syncrep/cc/lib/array.h"
-#include "tf_syncrep/cc/tf/out_of_memory.h"
 #include "tf_syncrep/cc/tf/table_snapshot.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
 
@@ -124,7 +122,6 @@ absl::Status TablePart::Keep(OpKernelContext* ctx, int of, const int32_t* rows,
   const auto cancelled = [manager = ctx->cancellation_manager()] {
     return manager != nullptr && manager->IsCancelled();
   };
-  Array<int64_t> wide;
   std::vector<std::shared_ptr<TableSnapshot>> kept;
   // The loop is needed because another snapshot may begin while the variables
   // are not locked.
@@ -137,21 +134,15 @@ absl::Status TablePart::Keep(OpKernelContext* ctx, int of, const int32_t* rows,
                                                       snapshot) != kept.end();
                                    }),
                     snapshots.end());
-    if (snapshots.empty()) {
+    if (snapshots.empty() || size == 0) {
       *is_same = index_->num_builds() == num_builds;
       return absl::OkStatus();
-    }
-    if (kept.empty()) {
-      if (!wide.Allocate(size)) {
-        return OutOfMemory("the rows to be kept", size * sizeof(int64_t));
-      }
-      std::copy(rows, rows + size, wide.begin());
     }
     // A snapshot takes these locks itself, and may wait for its files, so that
     // none is held here.
     Unlock();
     for (const std::shared_ptr<TableSnapshot>& snapshot : snapshots) {
-      TF_RETURN_IF_ERROR(snapshot->Keep(wide.data(), size, cancelled));
+      TF_RETURN_IF_ERROR(snapshot->Keep(rows, size, cancelled));
     }
     TF_RETURN_IF_ERROR(Lock(ctx));
     kept.insert(kept.end(), snapshots.begin(), snapshots.end());

@@ -81,6 +81,10 @@ absl::Status GaveUp(const KeptBytes& kept) {
       return absl::ResourceExhaustedError(
           "There was no memory to keep rows that updates overwrote before they "
           "were written, and this checkpoint was given up.");
+    case KeptBytes::Reason::kNewShape:
+      return absl::FailedPreconditionError(
+          "A variable got another shape while a checkpoint of it was being "
+          "written, and this checkpoint was given up.");
     case KeptBytes::Reason::kNone:
       break;
   }

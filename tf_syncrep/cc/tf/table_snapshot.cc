@@ -176,22 +176,25 @@ absl::StatusOr<std::vector<const char*>> TableSnapshot::Data() {
   return data;
 }
 
-absl::Status TableSnapshot::Keep(const int64_t* rows, int64_t num,
+template <typename Row>
+absl::Status TableSnapshot::Keep(const Row* rows, int64_t num,
                                  const std::function<bool()>& cancelled) {
   for (int64_t kept = 0; !rows_->IsRead();) {
     {
       const Locks locks(mutexes_);
       absl::StatusOr<std::vector<const char*>> data = Data();
-      if (!data.ok()) {
-        return data.status();
+      if (data.ok()) {
+        kept =
+            rows_->Keep(*data, rows, kept, rows == nullptr ? num_rows() : num);
+      } else {
+        kept_->GiveUp(KeptBytes::Reason::kNewShape);
       }
-      kept = rows_->Keep(*data, rows, kept, rows == nullptr ? num_rows() : num);
     }
     if (kept >= (rows == nullptr ? num_rows() : num)) {
       break;
     }
     if (kept_->gave_up() != KeptBytes::Reason::kNone) {
-      // An update of another table gave the checkpoint up.
+      // This update gave the checkpoint up, or one of another table.
       Abandon();
       break;
     }
@@ -205,6 +208,11 @@ absl::Status TableSnapshot::Keep(const int64_t* rows, int64_t num,
   }
   return absl::OkStatus();
 }
+
+template absl::Status TableSnapshot::Keep(const int32_t*, int64_t,
+                                          const std::function<bool()>&);
+template absl::Status TableSnapshot::Keep(const int64_t*, int64_t,
+                                          const std::function<bool()>&);
 
 template <typename Visit>
 absl::Status TableSnapshot::VisitData(const Visit& visit) {

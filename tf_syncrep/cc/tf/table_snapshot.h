@@ -47,7 +47,8 @@ class TableSnapshot {
   // Keeps rows that are about to be overwritten: those in `rows`, or all if
   // that is null. Waits while too much is kept, and ends early once `cancelled`
   // returns true.
-  absl::Status Keep(const int64_t* rows, int64_t num,
+  template <typename Row>
+  absl::Status Keep(const Row* rows, int64_t num,
                     const std::function<bool()>& cancelled);
 
   // These two do what those of RowSnapshot do: the first one adds to `skipped`,

@@ -81,12 +81,13 @@ int64_t RowSnapshot::BlockBytes(int64_t num_rows) const {
          num_rows * (all_row_bytes_ + static_cast<int64_t>(sizeof(int32_t)));
 }
 
-int64_t RowSnapshot::Keep(const std::vector<const char*>& data,
-                          const int64_t* rows, int64_t begin, int64_t end) {
+template <typename Row>
+int64_t RowSnapshot::Keep(const std::vector<const char*>& data, const Row* rows,
+                          int64_t begin, int64_t end) {
   const MutexLock lock(mu_);
   int64_t i = rows == nullptr ? std::max(begin, next_) : begin;
   for (int64_t bytes = 0; i < end && bytes < kKeepAtOnce; ++i) {
-    const int64_t row = rows == nullptr ? i : rows[i];
+    const int64_t row = rows == nullptr ? i : ReadOnce(&rows[i]);
     if (row >= next_ && row < num_rows_ && !IsKept(row)) {
       if (!KeepRow(data, row)) {
         break;
@@ -96,6 +97,11 @@ int64_t RowSnapshot::Keep(const std::vector<const char*>& data,
   }
   return std::max(i, begin);
 }
+
+template int64_t RowSnapshot::Keep(const std::vector<const char*>&,
+                                   const int32_t*, int64_t, int64_t);
+template int64_t RowSnapshot::Keep(const std::vector<const char*>&,
+                                   const int64_t*, int64_t, int64_t);
 
 bool RowSnapshot::IsKept(int64_t row) const {
   const std::unique_ptr<Range>& range = kept_[row / kRangeRows];

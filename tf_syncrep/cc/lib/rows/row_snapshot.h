@@ -41,13 +41,14 @@ class RowSnapshot {
 
   // Keeps the rows rows[begin], ..., rows[end - 1], or the rows from `begin` to
   // `end` if `rows` is null, as far as they were not read yet; call it before
-  // they are overwritten. Rows may repeat, and rows that do not exist are
-  // skipped. `data[i]` is where array i begins. Returns the end of the entries
-  // that are done. Stops before `end` if there is no room, so that the caller
-  // can release its locks and wait for room for most_bytes(), and sometimes
-  // even if there is room. When there is no memory the snapshot is given up,
-  // and KeptBytes is told.
-  int64_t Keep(const std::vector<const char*>& data, const int64_t* rows,
+  // they are overwritten. Rows may repeat, each is read once,
+  // and rows that do not exist are skipped. `data[i]` is where array i begins.
+  // Returns the end of the entries that are done. Stops before `end` if there
+  // is no room, so that the caller can release its locks and wait for room for
+  // most_bytes(), and sometimes even if there is room. When there is no memory
+  // the snapshot is given up, and KeptBytes is told.
+  template <typename Row>
+  int64_t Keep(const std::vector<const char*>& data, const Row* rows,
                int64_t begin, int64_t end);
 
   // The most that Keep() asks of KeptBytes at a time.

@@ -465,6 +465,11 @@ MUTANTS = [
         ),
     ),
     _mutant(
+        "two_maintenances_are_under_way_at_once",
+        "table/table_maintenance.cc",
+        ("has_begun_(index->TryBeginMaintenance())", "has_begun_(true)"),
+    ),
+    _mutant(
         "last_uses_are_not_settled",
         "table/table_maintenance.cc",
         (

@@ -126,6 +126,10 @@ class TableMaintainOp final : public OpKernel {
     }
     TableMaintenance maintenance(index.get(), std::move(rules),
                                  static_cast<int32_t>(step));
+    OP_REQUIRES(ctx, maintenance.has_begun(),
+                absl::FailedPreconditionError(
+                    "The tables are being maintained already, and maintenances "
+                    "come one after the other."));
     Tensor* evicted;
     OP_REQUIRES_OK(ctx,
                    ctx->allocate_output(0, {index->num_tables()}, &evicted));
@@ -147,11 +151,11 @@ class TableMaintainOp final : public OpKernel {
     constexpr int kFirstSlotInput = 5;
     for (int i = 0; i < slots.size(); ++i) {
       const std::string name = absl::StrCat("slots[", i, "]");
+      TF_RETURN_IF_ERROR(CheckScalar(slots[i], name));
       tensorflow::core::RefCountPtr<tensorflow::Var> slot;
       TF_RETURN_IF_ERROR(tensorflow::LookupResource(
           ctx, tensorflow::HandleFromInput(ctx, kFirstSlotInput + i), &slot));
       DataType dtype;
-      TF_RETURN_IF_ERROR(CheckScalar(slots[i], name));
       {
         tensorflow::tf_shared_lock lock(*slot->mu());
         dtype = slot->tensor()->dtype();

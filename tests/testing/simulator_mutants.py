@@ -371,8 +371,8 @@ MUTANTS = [
         "a_gradient_is_not_checked_for_its_key",
         "table/dynamic_table.cc",
         (
-            "    if (columns.key(row) == ReadOnce(&keys[i]) &&\n"
-            "        columns.use(row).is_in_use()) {",
+            "    if (columns.use(row).is_in_use() &&\n"
+            "        columns.key(row) == ReadOnce(&keys[i])) {",
             "    if (columns.use(row).is_in_use()) {",
         ),
     ),

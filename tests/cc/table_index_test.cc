@@ -1,8 +1,10 @@
-// The tables of a part have one maintenance at a time.
+// The tables of a part have one clock, and one maintenance at a time.
 
 #include "tf_syncrep/cc/lib/table/table_index.h"
 
+#include <atomic>
 #include <cstdint>
+#include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -53,6 +55,24 @@ TEST_F(TableIndexTest, AMaintenanceOfAnEarlierBuildKeepsNoOtherOut) {
     EXPECT_FALSE(TableMaintenance(&index_, rules_, 1).has_begun());
   }
   EXPECT_TRUE(TableMaintenance(&index_, rules_, 1).has_begun());
+}
+
+TEST_F(TableIndexTest, ImportsDoNotSetTheClockBack) {
+  std::atomic<bool> ends{false};
+  std::thread imports([&] {
+    while (!ends) {
+      index_.SetForward(index_.clock() + 1);
+    }
+  });
+  bool is_set_back = false;
+  for (int32_t clock = 100; clock < 2'000'000'000 && !is_set_back;
+       clock += 100) {
+    index_.set_clock(clock);
+    is_set_back = index_.clock() < clock;
+  }
+  ends = true;
+  imports.join();
+  EXPECT_FALSE(is_set_back);
 }
 
 }  // namespace

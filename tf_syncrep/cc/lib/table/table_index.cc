@@ -49,9 +49,16 @@ void TableIndex::EndMaintenance(int64_t build) {
 }
 
 void TableIndex::SetForward(int32_t last_use) {
-  if (last_use > clock_) {
-    clock_ = last_use;
-    settled_before_ = last_use;
+  // Beside a maintenance, which sets both further, neither goes back.
+  int32_t clock = clock_;
+  while (last_use > clock) {
+    if (clock_.compare_exchange_weak(clock, last_use)) {
+      int32_t before = settled_before_;
+      while (before < last_use &&
+             !settled_before_.compare_exchange_weak(before, last_use)) {
+      }
+      return;
+    }
   }
 }
 

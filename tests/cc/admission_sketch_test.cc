@@ -36,6 +36,33 @@ TEST_P(AdmissionSketchTest,
   EXPECT_LT(num_early, num_others / 10);
 }
 
+TEST(AdmissionSketchTest, CountersAreNotHalvedAllAtOnce) {
+  constexpr int64_t kCounters = 1 << 16;
+  constexpr int kMinCount = 16;
+  AdmissionSketch sketch(kCounters, kMinCount);
+  std::mt19937_64 random(1);
+  uint64_t hashes[50];
+  int count;
+  for (uint64_t& hash : hashes) {
+    hash = random();
+    for (int i = 1; i <= 9; ++i) {
+      ASSERT_TRUE(sketch.Add(hash, &count));
+    }
+  }
+  const uint64_t other = random();
+  for (int64_t i = 0; i < kCounters * kMinCount / 8 / 2; ++i) {
+    ASSERT_TRUE(sketch.Add(other, &count));
+  }
+  int num_halved = 0;
+  for (const uint64_t hash : hashes) {
+    ASSERT_TRUE(sketch.Add(hash, &count));
+    ASSERT_TRUE(count == 10 || count == 5) << count;
+    num_halved += count == 5 ? 1 : 0;
+  }
+  EXPECT_GT(num_halved, 10);
+  EXPECT_LT(num_halved, 40);
+}
+
 INSTANTIATE_TEST_SUITE_P(MinCounts, AdmissionSketchTest,
                          testing::Values(2, 3, 4, 20, 100, 255));
 

@@ -8,8 +8,10 @@
 #include <future>
 #include <map>
 #include <mutex>
+#include <new>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace tf_syncrep {
@@ -161,10 +163,15 @@ TEST(AllowListFollowTest, LooksUpNamesWhenAStrangerComes) {
   // These are shared by the whole process, as the thread is.
   static std::mutex mu;
   static std::string host = "10.0.0.2";
+  static bool is_first = true;
   static auto& list = *new AllowList(
       "worker",
       [](const std::string&) {
         const std::lock_guard<std::mutex> lock(mu);
+        // The first time there is no memory.
+        if (std::exchange(is_first, false)) {
+          throw std::bad_alloc();
+        }
         return std::vector<Network>{Address(host)};
       },
       [](const std::string&) {});

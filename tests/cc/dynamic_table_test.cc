@@ -372,6 +372,31 @@ TEST(DynamicTableTest, ReadsKeyAndUseOfOneMoment) {
   EXPECT_GT(num_evicted, 1000);
 }
 
+// Rows without a key have key 0 in the column.
+TEST(DynamicTableTest, NoGradientOfKey0ReachesARowThatIsJustGettingAnotherKey) {
+  constexpr int32_t kRows = 1 << 18;
+  TestTable table(kRows);
+  std::atomic<int32_t> next{0};
+  int64_t num_kept = 0;
+  std::thread reader([&] {
+    int32_t row;
+    while ((row = next) < kRows) {
+      const int64_t key = 0;
+      int64_t bad;
+      int64_t num = 0;
+      RowOccurrence<uint32_t> kept;
+      ASSERT_TRUE(table.table().FindKept(table.columns(), &key, &row, 0, 1,
+                                         &kept, &num, &bad));
+      num_kept += num;
+    }
+  });
+  for (; next < kRows; ++next) {
+    ASSERT_EQ(table.Use({next + 1}, 1)[0], next);
+  }
+  reader.join();
+  EXPECT_EQ(num_kept, 0);
+}
+
 TEST(DynamicTableTest, AdmitsKeysThatWereSeenOftenEnough) {
   TestTable table(1000, /*min_count=*/3);
   EXPECT_EQ(table.Use({5}, 0)[0], DynamicTable::kNoRow);

@@ -11,6 +11,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <new>
 #include <utility>
 
 #include "gtest/gtest.h"
@@ -45,9 +46,15 @@ struct Ledger {
     return LeaseTimer::SteadyTime() + pause;
   }
 
-  void Shutdown() { shut_down.set_value(); }
+  void Shutdown() {
+    if (on_shutdown != nullptr) {
+      std::exchange(on_shutdown, nullptr)();
+    }
+    shut_down.set_value();
+  }
 
-  std::function<void()> on_poll;  // the first one
+  std::function<void()> on_poll;      // the first one
+  std::function<void()> on_shutdown;  // the same
   LeaseTimer::Time pause = seconds(1000);
   std::promise<void> shut_down;  // a second value would be an exception
   std::promise<void> gone;
@@ -84,6 +91,22 @@ TEST(LeaseTimerTest, ABellThatRingsDuringAPollIsHeard) {
   };
   auto shut_down = ledger->shut_down.get_future();
   auto timer = std::make_unique<LeaseTimer>(ledger, seconds(1000), bell);
+  EXPECT_TRUE(Happens(second_poll));
+  timer.reset();
+  EXPECT_TRUE(Happens(shut_down));
+}
+
+TEST(LeaseTimerTest, WhatThereWasNoMemoryForIsTriedAgain) {
+  const auto ledger = std::make_shared<Ledger>();
+  std::promise<void> polled;
+  auto second_poll = polled.get_future();
+  ledger->on_poll = [&] {
+    ledger->on_poll = [&] { polled.set_value(); };
+    throw std::bad_alloc();
+  };
+  ledger->on_shutdown = [] { throw std::bad_alloc(); };
+  auto shut_down = ledger->shut_down.get_future();
+  auto timer = std::make_unique<LeaseTimer>(ledger, seconds(1000));
   EXPECT_TRUE(Happens(second_poll));
   timer.reset();
   EXPECT_TRUE(Happens(shut_down));

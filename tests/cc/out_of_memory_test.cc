@@ -126,6 +126,22 @@ TEST(OutOfMemoryTest, ChunksAreFreedOrComeBack) {
   EXPECT_EQ(pool->kept_bytes(), one);
 }
 
+TEST(OutOfMemoryTest, ChunksThatAreTooManyAreFreed) {
+  const auto pool = std::make_shared<ChunkPool>();
+  constexpr size_t kBytes = 1 << 20;
+  {
+    const Chunk one = ChunkPool::Get(pool, kBytes);
+    const Chunk other = ChunkPool::Get(pool, kBytes);
+  }
+  EXPECT_GE(pool->kept_bytes(), 2 * kBytes);
+  large_bytes = 1;
+  allocations_left = 0;
+  pool->EndRound(1);
+  allocations_left = -1;
+  large_bytes = kLarge;
+  EXPECT_LT(pool->kept_bytes(), kBytes);
+}
+
 TEST(OutOfMemoryTest, RowsAreNotGrouped) {
   // For a large table the sort counts 2^11 digits.
   for (const auto& [table_rows, num_allocations] :

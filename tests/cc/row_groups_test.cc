@@ -3,10 +3,12 @@
 #include "tf_syncrep/cc/lib/rows/row_groups.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <limits>
 #include <map>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -98,6 +100,36 @@ TEST(RowGroupsTest, IndicesThatAreNoRowsCanBeLeftOut) {
   EXPECT_EQ(PositionsIn(groups, 1), (Positions{{3, {0, 4}}, {9, {2}}}));
   const RowGroups ascending = GroupsOf({-2, 1, 4, 10}, 10);
   EXPECT_EQ(PositionsIn(ascending, 1), (Positions{{1, {1}}, {4, {2}}}));
+}
+
+// ThreadSanitizer tells if they are read as memory that nobody else writes.
+TYPED_TEST(RowGroupsTest, IndicesMayChangeMeanwhile) {
+  constexpr int64_t kRows = 1000;
+  std::vector<TypeParam> indices(20000);
+  std::atomic<bool> ends{false};
+  std::thread other([&] {
+    for (TypeParam value = 0; !ends; value = kRows - 1 - value) {
+      for (TypeParam& index : indices) {
+        __atomic_store_n(&index, value - 1, __ATOMIC_RELAXED);
+      }
+    }
+  });
+  ThreadSharder sharder(1);
+  for (int i = 0; i < 200; ++i) {
+    RowGroups groups;
+    BadRow bad_row;
+    ASSERT_EQ(
+        groups.Find(indices.data(), static_cast<int64_t>(indices.size()), kRows,
+                    RowGroups::BadRows::kIgnored, sharder, &bad_row),
+        RowGroups::Status::kOk);
+    groups.Visit([&](const auto* sorted, int64_t size) {
+      for (int64_t k = 0; k < size; ++k) {
+        ASSERT_LT(static_cast<int64_t>(sorted[k].row), kRows);
+      }
+    });
+  }
+  ends = true;
+  other.join();
 }
 
 }  // namespace

@@ -99,6 +99,31 @@ TEST(RowSnapshotTest, ReadsOfRowsThatAreNotInUseThatTheyAreNot) {
   EXPECT_EQ(read_uses, (std::vector<int32_t>{9, 2, -1, 0, 0, 0, 0, 0}));
 }
 
+TEST(RowSnapshotTest, PassesFreeRowsUntilOneThatIsInUseOrKept) {
+  constexpr int64_t kRows = 10000;  // in three ranges
+  std::vector<int32_t> uses(2 * kRows);
+  const std::vector<const char*> data = {
+      reinterpret_cast<const char*>(uses.data())};
+  KeptBytes kept(1 << 20, KeptBytes::Seconds(600));
+  RowSnapshot snapshot(kRows, {8}, &kept);
+  const int64_t rows[] = {4097};
+  snapshot.Keep(data, rows, 0, 1);
+  uses[2 * 4097 + 1] = 1;
+  uses[2 * 9000 + 1] = 5;
+  EXPECT_EQ(snapshot.SkipFree(data, 50, 0), 50);
+  EXPECT_EQ(snapshot.SkipFree(data, kRows, 0), 4097 - 50);
+  EXPECT_EQ(snapshot.SkipFree(data, kRows, 0), 0);
+  int32_t use[2];
+  snapshot.Read(data, 1, 0, {reinterpret_cast<char*>(use)});
+  EXPECT_EQ(use[1], 0);
+  EXPECT_EQ(snapshot.SkipFree(data, kRows, 0), 9000 - 4098);
+  EXPECT_TRUE(kept.TryAdd(1 << 20));  // what was kept is freed
+  snapshot.Read(data, 1, 0, {reinterpret_cast<char*>(use)});
+  EXPECT_EQ(use[1], 5);
+  EXPECT_EQ(snapshot.SkipFree(data, kRows, 0), kRows - 9001);
+  EXPECT_TRUE(snapshot.IsRead());
+}
+
 TEST(RowSnapshotTest, ReadsWhatWasInAnyInterleaving) {
   for (int seed = 0; seed < 60; ++seed) {
     std::mt19937 random(seed);
@@ -120,7 +145,7 @@ TEST(RowSnapshotTest, ReadsWhatWasInAnyInterleaving) {
         int64_t begin = 0;
         while (begin < rows) {
           const int64_t end =
-              snapshot.Keep(arrays.Data(), nullptr, begin, rows);
+              snapshot.Keep<int64_t>(arrays.Data(), nullptr, begin, rows);
           for (int64_t row = begin; row < end; ++row) {
             arrays.Overwrite(row, -7);
           }
@@ -166,14 +191,14 @@ TEST(RowSnapshotTest, EndsEarlyWhereThereIsNoRoom) {
   Arrays arrays(10000);
   KeptBytes kept(1 << 14, KeptBytes::Seconds(60));
   RowSnapshot snapshot(10000, Arrays::RowBytes(), &kept);
-  const int64_t end = snapshot.Keep(arrays.Data(), nullptr, 0, 10000);
+  const int64_t end = snapshot.Keep<int64_t>(arrays.Data(), nullptr, 0, 10000);
   EXPECT_GT(end, (1 << 14) / 16 / 3);
   EXPECT_LT(end, (1 << 14) / 16);
   EXPECT_LE(kept.peak(), 1 << 14);
-  EXPECT_EQ(snapshot.Keep(arrays.Data(), nullptr, end, 10000), end);
+  EXPECT_EQ(snapshot.Keep<int64_t>(arrays.Data(), nullptr, end, 10000), end);
   ReadRows read(10000);
   read.Next(&snapshot, arrays, 10000);
-  EXPECT_EQ(snapshot.Keep(arrays.Data(), nullptr, end, 10000), 10000);
+  EXPECT_EQ(snapshot.Keep<int64_t>(arrays.Data(), nullptr, end, 10000), 10000);
 }
 
 TEST(RowSnapshotTest, WhatIsAbandonedKeepsNothing) {

@@ -1,7 +1,7 @@
 """A part with 50 million rows, few of which are used: reports how much memory it takes.
 
-Arguments: the number of rows of the part, how many of them are used, and how often a
-key is looked up before it gets a row.
+Arguments: the number of rows of the part, how many of them are used, how often a key is
+looked up before it gets a row, and a folder if the part is to be saved.
 """
 
 import json
@@ -25,7 +25,7 @@ def resident():
     return int(line.split()[1]) * 1024
 
 
-def main(rows, used, min_count=1):
+def main(rows, used, min_count=1, folder=None):
     begin = resident()
     table = table_ops.IndexedTable("items", 0, rows, min_count, initializer="constant")
     part = TablePart([table], WIDTH, num_slots=1)
@@ -42,7 +42,14 @@ def main(rows, used, min_count=1):
     part.maintain(1, evict=["least_recent"], unused_for=[100])
     stats = table_ops.TableStats(*part.stats().numpy().tolist())
     assert stats.in_use == used
-    programs.report({"bytes": resident() - begin, "of_index": stats.bytes})
+    result = {"bytes": resident() - begin, "of_index": stats.bytes}
+    if folder is not None:
+        checkpoint = tf.train.Checkpoint(keys=part.keys, uses=part.uses)
+        checkpoint.save(str(pathlib.Path(folder, "saved")))
+        begin = resident()
+        part.find(request, insert=True)
+        result["after_saving"] = resident() - begin
+    programs.report(result)
 
 
 if __name__ == "__main__":

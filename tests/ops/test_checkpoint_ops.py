@@ -647,6 +647,21 @@ def test_memory_of_kept_rows_is_within_its_bound(tmp_path):
     assert most - before < 1.1 * bound + (8 << 20)  # including a chunk of the writer
 
 
+def test_an_update_goes_on_where_a_variable_got_another_shape(tmp_path):
+    variable = tf.Variable(tf.ones([50_000, 3]), shape=[None, 3])
+    writer = _writer()
+    _begin(
+        *(writer, tmp_path / "ckpt", [[variable]], [(0, 50_000, 0, 1, 50_000)]),
+        *(["table"],),
+        max_bytes_per_sec=1e4,
+    )
+    variable.assign(tf.ones([7, 3]))
+    checkpoint_ops.checkpoint_keep(variable.handle, [3])
+    ended = _ended(writer)
+    assert ended.code == tf.errors.FAILED_PRECONDITION
+    assert b"got another shape" in ended.message.numpy()
+
+
 def test_cancelling_forgets_what_rows_are_compared_with(tmp_path):
     table = _Table(_values(10), 1)
     table.write(tmp_path / "a", token="a")

@@ -290,6 +290,15 @@ def test_what_does_not_belong_together_is_refused(vectors, places, options, mess
         embedding_ops.embedding_combine(vectors, [tf.constant(places)], **arguments)
 
 
+def test_after_a_lookup_the_whole_table_is_read_without_a_copy():
+    table = tf.Variable(tf.ones([4, 2]))
+    before = np.asarray(table.read_value())
+    embedding_ops.embedding_gather(
+        table.handle, [3], shape=table.shape, dtype=table.dtype
+    )
+    assert np.shares_memory(before, np.asarray(table.read_value()))
+
+
 def test_rows_are_read_in_range_and_from_matrices_only():
     table = tf.Variable(tf.ones([4, 2]))
     arguments = {"shape": table.shape, "dtype": table.dtype}

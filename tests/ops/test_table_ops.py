@@ -563,6 +563,26 @@ def test_an_index_follows_variables_that_are_assigned(how):
     assert rows.numpy() == [3]
 
 
+def test_after_a_lookup_for_evaluation_vectors_are_read_without_a_copy():
+    part = Part([normal()])
+    before = np.asarray(part.vectors.read_value())
+    part.check_find([[1]], False)
+    assert np.shares_memory(before, np.asarray(part.vectors.read_value()))
+
+
+def test_what_a_saver_has_read_stays_as_it_was_and_the_index_goes_on():
+    part = Part([normal()])
+    part.check_find([[5, 9, -7]], True)
+    columns = (part.keys, part.uses)
+    # As TensorFlow's saver does it, which shares the buffers.
+    tensors = [column.read_value_no_copy() for column in columns]
+    before = [column.numpy() for column in columns]
+    part.check_find([[1, 9]], True)
+    for tensor, value in zip(tensors, before, strict=True):
+        np.testing.assert_array_equal(tensor, value)
+    part.check()
+
+
 def test_columns_of_no_table_are_refused_and_can_be_repaired():
     part = Part([normal(capacity=3)])
     part.keys.assign([4, 4, 0])

@@ -356,3 +356,21 @@ def test_maintenance_ends_where_keys_are_assigned_meanwhile(tmp_path):
     assert part.maintain(26, 10).numpy() == [1]
     exported = part.export()
     assert exported.keys.numpy().tolist() == [70]
+
+
+def test_maintenance_beside_another_is_refused(tmp_path):
+    part = Part()
+    writer = checkpoint_ops.checkpoint_writer(shared_name="", counted=True)
+    part.use(tf.range(1, ROWS + 1, dtype=tf.int64))
+    part.maintain(1, None)
+    part.begin(writer, str(tmp_path / "slow"), **SLOW)
+    # It waits for room to keep rows in.
+    thread = threading.Thread(target=part.maintain, args=(20, 10))
+    thread.start()
+    until(lambda: table_ops.TableStats(*part.stats().numpy()).evicted)
+    with pytest.raises(tf.errors.FailedPreconditionError, match="maintained already"):
+        part.maintain(21, 10)
+    checkpoint_ops.checkpoint_cancel(writer)
+    thread.join()
+    assert part.maintain(22, 10).numpy() == [0]
+    assert table_ops.TableStats(*part.stats().numpy()).evicted == ROWS

@@ -346,15 +346,7 @@ void WatchedTable::Check(Op* op) {
 // As TableMaintain does it.
 bool WatchedTable::RunMaintenance(Op* op) {
   switch (op->phase) {
-    case Phase::kBegin: {
-      // One after the other, as their coordinator has them made.
-      const bool is_first =
-          std::none_of(ops_.begin(), FindOp(op->call), [](const Op& other) {
-            return other.call->kind == CallKind::kMaintain;
-          });
-      if (!is_first) {
-        return false;
-      }
+    case Phase::kBegin:
       Lock(op);
       op->maintenance = std::make_unique<TableMaintenance>(
           &index_,
@@ -363,11 +355,16 @@ bool WatchedTable::RunMaintenance(Op* op) {
                                    : DynamicTable::Order::kNone,
                setup_.unused_for}},
           static_cast<int32_t>(num_updates_));
+      if (!op->maintenance->has_begun()) {
+        Say(*op, "finds that the table is being maintained");
+        op->maintenance = nullptr;
+        End(op, {GateStatus::kFailedPrecondition, "Another is under way."});
+        return true;
+      }
       checker_.SeeMaintenance(num_updates_);
       Say(*op, "maintains the table");
       op->phase = Phase::kGoOn;
       return true;
-    }
     case Phase::kWait:
       if (!MayHaveAll()) {
         return false;

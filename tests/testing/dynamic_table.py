@@ -109,7 +109,7 @@ class _Sketch:
             lines *= 2
         self._counters = np.zeros([_STRIPES, lines, 4, 16], np.int64)
         self._counted = [0] * _STRIPES
-        self._halved_after = lines * 64 * min_count // 8
+        self._halves_every = 8 * min_count
 
     def add(self, key):
         bits = hash_key(key)
@@ -122,9 +122,9 @@ class _Sketch:
         for i in at:
             line[i] = max(line[i], count)
         self._counted[stripe] += 1
-        if self._counted[stripe] >= self._halved_after:
-            self._counted[stripe] = 0
-            lines //= 2
+        halved, rest = divmod(self._counted[stripe], self._halves_every)
+        if rest == 0:
+            lines[(halved - 1) % len(lines)] //= 2
         return count
 
 

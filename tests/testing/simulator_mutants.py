@@ -371,8 +371,8 @@ MUTANTS = [
         "a_gradient_is_not_checked_for_its_key",
         "table/dynamic_table.cc",
         (
-            "    if (columns.key(row) == ReadOnce(&keys[i]) &&\n"
-            "        columns.use(row).is_in_use()) {",
+            "    if (columns.use(row).is_in_use() &&\n"
+            "        columns.key(row) == ReadOnce(&keys[i])) {",
             "    if (columns.use(row).is_in_use()) {",
         ),
     ),
@@ -463,6 +463,11 @@ MUTANTS = [
             "        phase_ = Phase::kSettle;\n        return Next::kWait;\n",
             "        phase_ = Phase::kSettle;\n        break;\n",
         ),
+    ),
+    _mutant(
+        "two_maintenances_are_under_way_at_once",
+        "table/table_maintenance.cc",
+        ("has_begun_(index->TryBeginMaintenance())", "has_begun_(true)"),
     ),
     _mutant(
         "last_uses_are_not_settled",

@@ -22,6 +22,7 @@
 #include "tf_syncrep/cc/lib/array.h"
 #include "tf_syncrep/cc/lib/float16.h"
 #include "tf_syncrep/cc/lib/owned_buffer.h"
+#include "tf_syncrep/cc/lib/read_once.h"
 #include "tf_syncrep/cc/tf/device_sharder.h"
 #include "tf_syncrep/cc/tf/lib_type.h"
 #include "tf_syncrep/cc/tf/out_of_memory.h"
@@ -241,7 +242,7 @@ absl::Status CopyRows(OpKernelContext* ctx, int64_t limit,
                        input.NumElements() * sizeof(int64_t));
   }
   for (int64_t i = 0; i < rows->size(); ++i) {
-    const int64_t row = indices[i];
+    const int64_t row = ReadOnce(&indices[i]);
     if (row < 0 || (limit >= 0 && row >= limit)) {
       return BadGradientIndex(i, row, limit);
     }

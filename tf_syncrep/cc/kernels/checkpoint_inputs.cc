@@ -4,6 +4,7 @@
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
+#include "tf_syncrep/cc/lib/read_once.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
@@ -79,7 +80,7 @@ absl::Status ReadCheckpointInputs(OpKernelContext* ctx,
   std::vector<int64_t> group_sizes;
   auto next = variables.begin();
   for (int64_t i = 0; sizes->dims() == 1 && i < sizes->NumElements(); ++i) {
-    const int64_t size = Data<const int64_t>(*sizes)[i];
+    const int64_t size = ReadOnce(Data<const int64_t>(*sizes) + i);
     if (size < 1 || size > variables.end() - next) {
       break;
     }

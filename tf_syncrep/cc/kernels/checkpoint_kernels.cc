@@ -20,7 +20,6 @@
 #include "tensorflow/core/platform/logging.h"
 #include "tf_syncrep/cc/kernels/checkpoint_inputs.h"
 #include "tf_syncrep/cc/kernels/counted_resource_op.h"
-#include "tf_syncrep/cc/lib/array.h"
 #include "tf_syncrep/cc/tf/checkpoint_writer.h"
 #include "tf_syncrep/cc/tf/out_of_memory.h"
 #include "tf_syncrep/cc/tf/scalar_input.h"
@@ -320,27 +319,17 @@ class KeepOp final : public OpKernel {
     }
     const std::vector<std::shared_ptr<TableSnapshot>> snapshots =
         TableSnapshot::Find(lock);
-    if (snapshots.empty()) {
+    const Tensor& rows = ctx->input(1);
+    const int64_t size = rows.NumElements();
+    if (snapshots.empty() || (!all_ && size == 0)) {
       return;
     }
     const auto cancelled = [manager = ctx->cancellation_manager()] {
       return manager != nullptr && manager->IsCancelled();
     };
-    if (all_) {
-      for (const std::shared_ptr<TableSnapshot>& snapshot : snapshots) {
-        OP_REQUIRES_OK(ctx, snapshot->Keep(nullptr, 0, cancelled));
-      }
-      return;
-    }
-    const Tensor& input = ctx->input(1);
-    const auto* const rows = Data<const T>(input);
-    const int64_t size = input.NumElements();
-    Array<int64_t> wide;
-    OP_REQUIRES(ctx, wide.Allocate(size),
-                OutOfMemory("the rows to be kept", size * sizeof(int64_t)));
-    std::copy(rows, rows + size, wide.begin());
     for (const std::shared_ptr<TableSnapshot>& snapshot : snapshots) {
-      OP_REQUIRES_OK(ctx, snapshot->Keep(wide.data(), size, cancelled));
+      OP_REQUIRES_OK(ctx, snapshot->Keep(all_ ? nullptr : Data<const T>(rows),
+                                         size, cancelled));
     }
   }
 

@@ -178,7 +178,7 @@ class EmbeddingGatherOp final : public OpKernel {
     LockedVariables variables;
     OP_REQUIRES_OK(ctx,
                    variables.Lock(ctx, {{0, "table", DataTypeToEnum<T>::value,
-                                         LockedVariables::Access::kShared}}));
+                                         LockedVariables::Access::kRead}}));
     const Tensor& table = variables.tensor(0);
     OP_REQUIRES(ctx, TensorShapeUtils::IsMatrix(table.shape()),
                 absl::InvalidArgumentError(

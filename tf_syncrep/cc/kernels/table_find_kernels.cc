@@ -26,6 +26,7 @@
 #include "tf_syncrep/cc/tf/device_sharder.h"
 #include "tf_syncrep/cc/tf/head_room.h"
 #include "tf_syncrep/cc/tf/lib_type.h"
+#include "tf_syncrep/cc/tf/locked_variables.h"
 #include "tf_syncrep/cc/tf/out_of_memory.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
 
@@ -40,6 +41,7 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using tensorflow::TensorShapeUtils;
+using Access = LockedVariables::Access;
 
 absl::Status OutOfMemoryFor(int64_t num_keys) {
   return OutOfMemory(absl::StrCat("a lookup of ", num_keys, " keys"),
@@ -112,7 +114,8 @@ class TableFindOp final : public OpKernel {
     OP_REQUIRES_OK(ctx, LookupTableIndex(ctx, &index));
     TableRequest request;
     OP_REQUIRES_OK(ctx, request.Read(ctx->input(4), index->num_tables()));
-    TablePart part(index.get(), /*keys=*/2, /*uses=*/3);
+    TablePart part(index.get(), /*keys=*/2, /*uses=*/3,
+                   insert_ ? Access::kShared : Access::kRead);
     part.Add(/*input=*/1, "vectors", DataTypeToEnum<T>::value);
     OP_REQUIRES_OK(ctx, part.Lock(ctx));
     OP_REQUIRES_OK(ctx, CheckVectors(part.tensor(kVectors)));
@@ -269,7 +272,7 @@ class TableImportOp final : public OpKernel {
                       " of key ", keys[i], " of table ", name)));
     }
     OP_REQUIRES_OK(ctx, CheckDistinct(ctx, keys, name));
-    TablePart part(index.get(), /*keys=*/2, /*uses=*/3);
+    TablePart part(index.get(), /*keys=*/2, /*uses=*/3, Access::kShared);
     part.Add(/*input=*/1, "vectors", DataTypeToEnum<T>::value);
     OP_REQUIRES_OK(ctx, part.Lock(ctx));
     OP_REQUIRES_OK(ctx, CheckVectors(part.tensor(kVectors)));

@@ -22,6 +22,7 @@
 #include "tf_syncrep/cc/lib/rows/row_order.h"
 #include "tf_syncrep/cc/tf/device_sharder.h"
 #include "tf_syncrep/cc/tf/lib_type.h"
+#include "tf_syncrep/cc/tf/locked_variables.h"
 #include "tf_syncrep/cc/tf/out_of_memory.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
 
@@ -35,6 +36,7 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using tensorflow::TensorShapeUtils;
+using Access = LockedVariables::Access;
 
 constexpr int64_t kMinElementsPerThread = 32768;
 
@@ -121,7 +123,7 @@ class TableGradientOp final : public OpKernel {
   static absl::Status FindKept(OpKernelContext* ctx, TableIndexResource* index,
                                const TableRequest& request, const int32_t* rows,
                                RowOccurrence<uint32_t>* kept, int64_t* size) {
-    TablePart part(index, /*keys=*/1, /*uses=*/2);
+    TablePart part(index, /*keys=*/1, /*uses=*/2, Access::kRead);
     TF_RETURN_IF_ERROR(part.Lock(ctx));
     const TableColumns columns = part.columns();
     for (int64_t table = 0; table < index->num_tables(); ++table) {
@@ -150,7 +152,7 @@ class TableExportOp final : public OpKernel {
     tensorflow::core::RefCountPtr<TableIndexResource> index;
     OP_REQUIRES_OK(ctx, LookupTableIndex(ctx, &index));
     OP_REQUIRES_OK(ctx, CheckTable(*index, table_));
-    TablePart part(index.get(), /*keys=*/1, /*uses=*/2);
+    TablePart part(index.get(), /*keys=*/1, /*uses=*/2, Access::kRead);
     OP_REQUIRES_OK(ctx, part.Lock(ctx));
     const TableColumns columns = part.columns();
     const DynamicTable& table = index->table(table_);

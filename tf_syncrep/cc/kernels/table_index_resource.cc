@@ -45,17 +45,17 @@ bool TableIndexResource::IsBuiltFrom(const Tensor& keys,
 absl::Status TableIndexResource::BuildFrom(const Tensor& keys,
                                            const Tensor& uses) {
   const TableColumns columns(Data<int64_t>(keys), uses.data());
-  keys_ = Tensor();
-  uses_ = Tensor();
   int64_t bad_table = -1;
   int64_t bad_row = -1;
   const DynamicTable::BuildStatus status = Build(columns, &bad_table, &bad_row);
-  if (status != DynamicTable::BuildStatus::kOk) {
-    return BadColumns(options()[bad_table], bad_row, columns, status);
-  }
+  return status == DynamicTable::BuildStatus::kOk
+             ? absl::OkStatus()
+             : BadColumns(options()[bad_table], bad_row, columns, status);
+}
+
+void TableIndexResource::HoldColumns(const Tensor& keys, const Tensor& uses) {
   keys_ = keys;
   uses_ = uses;
-  return absl::OkStatus();
 }
 
 absl::Status LookupTableIndex(

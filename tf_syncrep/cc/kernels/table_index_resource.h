@@ -34,6 +34,9 @@ class TableIndexResource final : public tensorflow::ResourceBase,
   // then.
   absl::Status BuildFrom(const tensorflow::Tensor& keys,
                          const tensorflow::Tensor& uses);
+  // Holds the columns, from whose contents the index was made, or none.
+  void HoldColumns(const tensorflow::Tensor& keys,
+                   const tensorflow::Tensor& uses);
 
  private:
   // These keep the buffers, so that no others have the same addresses. They are

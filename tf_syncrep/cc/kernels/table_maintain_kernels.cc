@@ -115,7 +115,8 @@ class TableMaintainOp final : public OpKernel {
             absl::StrCat("evict and unused_for must be of ", num_tables,
                          " tables, but are of ", orders_.size(), " and ",
                          unused_for_.size())));
-    TablePart part(index.get(), /*keys=*/2, /*uses=*/3);
+    TablePart part(index.get(), /*keys=*/2, /*uses=*/3,
+                   LockedVariables::Access::kShared);
     OP_REQUIRES_OK(ctx, AddVariables(ctx, &part));
     OP_REQUIRES_OK(ctx, part.Lock(ctx));
     std::vector<TableMaintenance::Rules> rules;
@@ -125,6 +126,10 @@ class TableMaintainOp final : public OpKernel {
     }
     TableMaintenance maintenance(index.get(), std::move(rules),
                                  static_cast<int32_t>(step));
+    OP_REQUIRES(ctx, maintenance.has_begun(),
+                absl::FailedPreconditionError(
+                    "The tables are being maintained already, and maintenances "
+                    "come one after the other."));
     Tensor* evicted;
     OP_REQUIRES_OK(ctx,
                    ctx->allocate_output(0, {index->num_tables()}, &evicted));
@@ -146,6 +151,7 @@ class TableMaintainOp final : public OpKernel {
     constexpr int kFirstSlotInput = 5;
     for (int i = 0; i < slots.size(); ++i) {
       const std::string name = absl::StrCat("slots[", i, "]");
+      TF_RETURN_IF_ERROR(CheckScalar(slots[i], name));
       tensorflow::core::RefCountPtr<tensorflow::Var> slot;
       TF_RETURN_IF_ERROR(tensorflow::LookupResource(
           ctx, tensorflow::HandleFromInput(ctx, kFirstSlotInput + i), &slot));

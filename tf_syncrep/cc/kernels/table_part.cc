@@ -10,8 +10,6 @@
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
-#include "tf_syncrep/cc/lib/array.h"
-#include "tf_syncrep/cc/tf/out_of_memory.h"
 #include "tf_syncrep/cc/tf/table_snapshot.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
 
@@ -19,6 +17,7 @@ namespace tf_syncrep {
 namespace {
 
 using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using Access = LockedVariables::Access;
 
@@ -27,18 +26,21 @@ constexpr int kUses = 1;
 
 }  // namespace
 
-TablePart::TablePart(TableIndexResource* index, int keys, int uses)
-    : index_(index) {
+TablePart::TablePart(TableIndexResource* index, int keys, int uses,
+                     Access access)
+    : index_(index), access_(access) {
+  // The index holds the columns' buffers as well, so that shared access would
+  // copy them: Lock() prepares them for it.
   requests_ = {
-      {keys, "keys", tensorflow::DT_INT64, Access::kShared},
-      {uses, "uses", tensorflow::DT_INT32, Access::kShared},
+      {keys, "keys", tensorflow::DT_INT64, Access::kRead},
+      {uses, "uses", tensorflow::DT_INT32, Access::kRead},
   };
   names_ = {"keys", "uses"};
 }
 
 int TablePart::Add(int input, std::string name, tensorflow::DataType dtype) {
   names_.push_back(std::move(name));
-  requests_.push_back({input, nullptr, dtype, Access::kShared});
+  requests_.push_back({input, nullptr, dtype, access_});
   for (size_t i = 0; i < names_.size(); ++i) {
     requests_[i].name = names_[i].c_str();
   }
@@ -67,6 +69,12 @@ absl::Status TablePart::CheckShapes(const LockedVariables& variables,
   return absl::OkStatus();
 }
 
+bool TablePart::IsReady() const {
+  return index_->IsBuiltFrom(locked().tensor(kKeys), locked().tensor(kUses)) &&
+         (access_ == Access::kRead ||
+          (locked().IsShared(kKeys) && locked().IsShared(kUses)));
+}
+
 absl::Status TablePart::Lock(OpKernelContext* ctx) {
   ++num_locks_;
   while (true) {
@@ -79,12 +87,9 @@ absl::Status TablePart::Lock(OpKernelContext* ctx) {
       variables_.reset();
       return status;
     }
-    if (index_->IsBuiltFrom(variables_->tensor(kKeys),
-                            variables_->tensor(kUses))) {
+    if (IsReady()) {
       return absl::OkStatus();
     }
-    // The lock above has put the variables into copy-on-read mode, so that
-    // nobody copies the buffers because the index holds them, too.
     variables_.reset();
     std::vector<LockedVariables::Request> columns(requests_.begin(),
                                                   requests_.begin() + kColumns);
@@ -94,13 +99,19 @@ absl::Status TablePart::Lock(OpKernelContext* ctx) {
     LockedVariables locked;
     TF_RETURN_IF_ERROR(locked.Lock(ctx, columns));
     TF_RETURN_IF_ERROR(CheckShapes(locked, kColumns));
-    if (!index_->IsBuiltFrom(locked.tensor(kKeys), locked.tensor(kUses))) {
-      for (const int i : {kKeys, kUses}) {
-        TF_RETURN_IF_ERROR(locked.Align(ctx, i));
-      }
+    const bool is_built =
+        index_->IsBuiltFrom(locked.tensor(kKeys), locked.tensor(kUses));
+    // What the index alone holds is not copied. TensorFlow's saver ends the
+    // mode of both columns, and may still read them.
+    index_->HoldColumns(Tensor(), Tensor());
+    for (const int i : {kKeys, kUses}) {
+      TF_RETURN_IF_ERROR(locked.PrepareToShare(ctx, i));
+    }
+    if (!is_built) {
       TF_RETURN_IF_ERROR(
           index_->BuildFrom(locked.tensor(kKeys), locked.tensor(kUses)));
     }
+    index_->HoldColumns(locked.tensor(kKeys), locked.tensor(kUses));
   }
 }
 
@@ -111,7 +122,6 @@ absl::Status TablePart::Keep(OpKernelContext* ctx, int of, const int32_t* rows,
   const auto cancelled = [manager = ctx->cancellation_manager()] {
     return manager != nullptr && manager->IsCancelled();
   };
-  Array<int64_t> wide;
   std::vector<std::shared_ptr<TableSnapshot>> kept;
   // The loop is needed because another snapshot may begin while the variables
   // are not locked.
@@ -124,21 +134,15 @@ absl::Status TablePart::Keep(OpKernelContext* ctx, int of, const int32_t* rows,
                                                       snapshot) != kept.end();
                                    }),
                     snapshots.end());
-    if (snapshots.empty()) {
+    if (snapshots.empty() || size == 0) {
       *is_same = index_->num_builds() == num_builds;
       return absl::OkStatus();
-    }
-    if (kept.empty()) {
-      if (!wide.Allocate(size)) {
-        return OutOfMemory("the rows to be kept", size * sizeof(int64_t));
-      }
-      std::copy(rows, rows + size, wide.begin());
     }
     // A snapshot takes these locks itself, and may wait for its files, so that
     // none is held here.
     Unlock();
     for (const std::shared_ptr<TableSnapshot>& snapshot : snapshots) {
-      TF_RETURN_IF_ERROR(snapshot->Keep(wide.data(), size, cancelled));
+      TF_RETURN_IF_ERROR(snapshot->Keep(rows, size, cancelled));
     }
     TF_RETURN_IF_ERROR(Lock(ctx));
     kept.insert(kept.end(), snapshots.begin(), snapshots.end());

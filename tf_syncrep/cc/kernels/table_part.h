@@ -22,15 +22,17 @@ namespace tf_syncrep {
 // many rows.
 class TablePart {
  public:
-  // `keys` and `uses` are the numbers of the op's inputs.
-  TablePart(TableIndexResource* index, int keys, int uses);
+  // `keys` and `uses` are the numbers of the op's inputs. The access is kShared
+  // for an op that writes, and kRead for one that only reads.
+  TablePart(TableIndexResource* index, int keys, int uses,
+            LockedVariables::Access access);
 
   // Adds another variable, by the number of the op's input, its name and its
   // dtype. Returns its place among those that were added.
   int Add(int input, std::string name, tensorflow::DataType dtype);
 
-  // Locks all variables, shared, and makes the index if it was not made from
-  // their present buffers. Errors: those of LockedVariables and of the index,
+  // Locks all variables, and makes the index if it was not made from their
+  // present buffers. Errors: those of LockedVariables and of the index,
   // and InvalidArgument for shapes that do not fit the index.
   absl::Status Lock(tensorflow::OpKernelContext* ctx);
 
@@ -68,7 +70,11 @@ class TablePart {
     return *variables_;  // NOLINT(bugprone-unchecked-optional-access)
   }
 
+  // Whether the index is that of the columns, and the op may write to them.
+  bool IsReady() const;
+
   TableIndexResource* const index_;
+  const LockedVariables::Access access_;
   std::vector<std::string> names_;
   std::vector<LockedVariables::Request> requests_;
   std::optional<LockedVariables> variables_;

@@ -49,15 +49,16 @@ Chunk ChunkPool::Get(const std::shared_ptr<ChunkPool>& pool, size_t bytes) {
   }
 }
 
-void ChunkPool::EndRound(size_t needed_bytes) {
-  std::vector<Piece> surplus;  // freed after the lock
-  const MutexLock lock(mu_);
-  size_t total = TotalKept();
-  // The largest chunks are freed first, since the pool looks for the smallest
-  // that suffices.
-  while (total > MostKept(needed_bytes)) {
-    total -= kept_.back().bytes;
-    surplus.push_back(std::move(kept_.back()));
+void ChunkPool::EndRound(size_t needed_bytes) noexcept {
+  while (true) {
+    Piece surplus;  // freed after the lock
+    const MutexLock lock(mu_);
+    if (TotalKept() <= MostKept(needed_bytes)) {
+      return;
+    }
+    // The largest chunks are freed first, since the pool looks for the smallest
+    // that suffices.
+    surplus = std::move(kept_.back());
     kept_.pop_back();
   }
 }

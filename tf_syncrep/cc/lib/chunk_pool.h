@@ -38,7 +38,7 @@ class ChunkPool {
   // Ends a round that has needed `needed_bytes`. Frees what is kept beyond
   // kMaxTimesKept times as much; chunks that are still in use come back
   // nevertheless.
-  void EndRound(size_t needed_bytes);
+  void EndRound(size_t needed_bytes) noexcept;
 
   size_t kept_bytes() const;
 

@@ -41,7 +41,7 @@ class KeptBytes {
   // Ends all waits, now and later.
   void Close();
 
-  enum class Reason { kNone, kNoProgress, kOutOfMemory };
+  enum class Reason { kNone, kNoProgress, kOutOfMemory, kNewShape };
 
   // The same, and tells the reader that nothing was kept from here on, and why.
   // The first reason counts.

@@ -1,6 +1,8 @@
 #include "tf_syncrep/cc/lib/lease_timer.h"
 
 #include <algorithm>
+#include <new>
+#include <thread>
 #include <utility>
 
 #include "tf_syncrep/cc/lib/detached_thread.h"
@@ -9,6 +11,21 @@ namespace tf_syncrep {
 namespace {
 
 constexpr char kThreadName[] = "tfs_leases";
+
+// When to try again what there was no memory for.
+constexpr std::chrono::seconds kPause(1);
+
+// Calls `work`. Returns false if there was no memory for it: nobody would catch
+// the exception, and the process would end.
+template <typename Work>
+bool HasMemoryFor(const Work& work) {
+  try {
+    work();
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  return true;
+}
 
 }  // namespace
 
@@ -33,7 +50,9 @@ LeaseTimer::LeaseTimer(std::function<Time()> poll,
           kThreadName, [bell = bell_, poll = std::move(poll),
                         shut_down = std::move(shut_down), period] {
             PollUntilStopped(poll, period, *bell);
-            shut_down();
+            while (!HasMemoryFor(shut_down)) {
+              std::this_thread::sleep_for(kPause);
+            }
           })) {}
 
 LeaseTimer::~LeaseTimer() {
@@ -51,7 +70,8 @@ void LeaseTimer::PollUntilStopped(const std::function<Time()>& poll,
     bell.rung_ = false;
     // Poll() calls callbacks, which must not run under a lock.
     lock.Unlock();
-    const Time next = poll();
+    Time next = SteadyTime() + kPause;
+    static_cast<void>(HasMemoryFor([&] { next = poll(); }));
     const Time now = SteadyTime();
     const auto until = std::chrono::steady_clock::now() +
                        std::clamp(next - now, Time(0), period);

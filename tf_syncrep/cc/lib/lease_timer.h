@@ -42,8 +42,9 @@ class LeaseTimer {
   // It uses SteadyTime(), and both are called without a lock held. Poll() is
   // called whenever a lease may have ended, and at least every `period`: leases
   // that begin while the thread sleeps end at most that late, unless the bell
-  // is rung. If no thread could be started, is_running() is false, and nobody
-  // polls the ledger.
+  // is rung. Where there is no memory for either, it is called again soon. If
+  // no thread could be started, is_running() is false, and nobody polls the
+  // ledger.
   template <typename Ledger>
   LeaseTimer(const std::shared_ptr<Ledger>& ledger, Time period,
              std::shared_ptr<Bell> bell = std::make_shared<Bell>())

@@ -52,7 +52,6 @@ WorkQueue::WaitId WorkQueue::Take(const WorkReader& reader, int64_t last,
               {}, &calls);
     } else {
       // If the reader has another call here, the answer of that call was lost.
-      // lost.
       for (auto other = waits_.begin(); other != wait;) {
         const auto next = std::next(other);
         if (other->second.reader == key) {

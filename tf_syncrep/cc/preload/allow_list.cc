@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <new>
 #include <thread>
 #include <utility>
 
@@ -71,12 +72,19 @@ bool AllowList::Allows(const Network& peer, const Network& own, int port) {
 
 void AllowList::Follow() {
   while (true) {
-    const auto [calm, hurried] = FollowOnce();
+    Pauses pauses;
+    try {
+      pauses = FollowOnce();
+    } catch (const std::bad_alloc&) {
+      // Nobody else would catch it, and the process would end.
+      pauses = {kLongestPause, kFirstPause};
+    }
     const auto begin = Clock::now();
-    std::this_thread::sleep_for(hurried);
+    std::this_thread::sleep_for(pauses.hurried);
     const MutexLock lock(mu_);
-    while (refused_.empty() && somebody_came_.wait_until(mu_, begin + calm) ==
-                                   std::cv_status::no_timeout) {
+    while (refused_.empty() &&
+           somebody_came_.wait_until(mu_, begin + pauses.calm) ==
+               std::cv_status::no_timeout) {
     }
   }
 }

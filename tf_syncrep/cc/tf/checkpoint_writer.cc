@@ -15,6 +15,8 @@
 #include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
 #include "tf_syncrep/cc/lib/detached_thread.h"
 #include "tf_syncrep/cc/lib/rows/row_fingerprint.h"
+#include "tf_syncrep/cc/lib/zero_pages.h"
+#include "tf_syncrep/cc/tf/out_of_memory.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
@@ -43,7 +45,8 @@ constexpr double kTurnsPerSec = 10;
 // tenth of the time that an update's thread gets.
 constexpr int kNice = 10;
 
-// The fingerprint of a free row, whatever its contents.
+// The fingerprint of a free row, whatever its contents. It is that of rows that
+// were never used, which take no memory.
 constexpr uint64_t kFree = 0;
 
 constexpr char kThreadName[] = "tfs_checkpoint";
@@ -78,6 +81,10 @@ absl::Status GaveUp(const KeptBytes& kept) {
       return absl::ResourceExhaustedError(
           "There was no memory to keep rows that updates overwrote before they "
           "were written, and this checkpoint was given up.");
+    case KeptBytes::Reason::kNewShape:
+      return absl::FailedPreconditionError(
+          "A variable got another shape while a checkpoint of it was being "
+          "written, and this checkpoint was given up.");
     case KeptBytes::Reason::kNone:
       break;
   }
@@ -164,7 +171,15 @@ class CheckpointWriter::Share {
                      bool changed_only) {
     const bool by_row = changed_only || piece.uses >= 0;
     int64_t chunk = 0;
-    for (int64_t row = 0; row < piece.num_rows; ++chunk) {
+    int64_t row = 0;
+    while (true) {
+      if (piece.uses >= 0) {
+        TF_RETURN_IF_ERROR(
+            SkipFree(piece, changed_only ? fingerprints : nullptr, &row));
+      }
+      if (row == piece.num_rows) {
+        break;
+      }
       if (!writer_->AwaitTurn()) {
         return absl::CancelledError("The checkpoint was cancelled.");
       }
@@ -175,11 +190,34 @@ class CheckpointWriter::Share {
       TF_RETURN_IF_ERROR(by_row ? WriteChanged(piece, row, num, prints, chunk)
                                 : WriteAll(piece, row, num, prints));
       row += num;
+      ++chunk;
     }
     return by_row ? absl::OkStatus() : Pad(piece);
   }
 
  private:
+  // Moves `row` to the next row that is in use, or was when `fingerprints`,
+  // unless null, were made. A table may have room for far more rows than it
+  // uses, and nothing is written of the others.
+  absl::Status SkipFree(const TablePiece& piece, const uint64_t* fingerprints,
+                        int64_t* row) {
+    constexpr int64_t kAtOnce = kLockedBytes / sizeof(int64_t);
+    while (*row < piece.num_rows) {
+      const int64_t begin = *row;
+      int64_t end = std::min(begin + kAtOnce, piece.num_rows);
+      if (fingerprints != nullptr) {
+        end = std::find_if(fingerprints + begin, fingerprints + end,
+                           [](uint64_t x) { return x != kFree; }) -
+              fingerprints;
+      }
+      TF_RETURN_IF_ERROR(table_->SkipFree(end - begin, piece.uses, row));
+      if (*row < end || end == begin) {
+        break;
+      }
+    }
+    return absl::OkStatus();
+  }
+
   // Copies the next `num` rows to the chunk.
   absl::Status Read(int64_t num, int64_t uses) {
     const int64_t at_once = std::max<int64_t>(
@@ -532,16 +570,20 @@ absl::Status CheckpointWriter::WriteFiles(CheckpointRequest& request) {
       uint64_t* fingerprints = nullptr;
       if (!request.token.empty()) {
         Fingerprints& known = fingerprints_[{piece.names[0], piece.first}];
-        if (changed_only &&
-            known.size() != static_cast<size_t>(piece.num_rows)) {
+        if (changed_only && known.num_rows != piece.num_rows) {
           return absl::FailedPreconditionError(
               absl::StrCat("Table ", piece.names[0], " was not in checkpoint '",
                            request.base, "' as it is now."));
         }
         if (!changed_only) {
-          known.assign(piece.num_rows, kFree);
+          const int64_t bytes =
+              std::max<int64_t>(1, piece.num_rows) * sizeof(uint64_t);
+          known = {piece.num_rows, ZeroPages(bytes)};
+          if (known.by_row.owner == nullptr) {
+            return OutOfMemory("the fingerprints of rows", bytes);
+          }
         }
-        fingerprints = known.data();
+        fingerprints = static_cast<uint64_t*>(known.by_row.data);
       }
       TF_RETURN_IF_ERROR(share.Write(piece, fingerprints, changed_only));
       TF_RETURN_IF_ERROR(GaveUp(*request.kept));

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tf_syncrep/cc/lib/mutex.h"
+#include "tf_syncrep/cc/lib/owned_buffer.h"
 #include "tf_syncrep/cc/tf/table_pieces.h"
 #include "tf_syncrep/cc/tf/table_snapshot.h"
 
@@ -89,7 +90,10 @@ class CheckpointWriter final
   absl::Status Cancel();
 
  private:
-  using Fingerprints = std::vector<uint64_t>;  // by row
+  struct Fingerprints {
+    int64_t num_rows = 0;
+    OwnedBuffer by_row;  // a number of 64 bits each
+  };
 
   class Share;
   class Writers;

@@ -111,10 +111,12 @@ absl::Status LockedVariables::PrepareToWrite(OpKernelContext* ctx, int i) {
   return IsRead(i) ? CopyBuffer(ctx, variables_[i].tensor) : absl::OkStatus();
 }
 
-absl::Status LockedVariables::Align(OpKernelContext* ctx, int i) {
-  return variables_[i].tensor->IsAligned()
-             ? absl::OkStatus()
-             : CopyBuffer(ctx, variables_[i].tensor);
+absl::Status LockedVariables::PrepareToShare(OpKernelContext* ctx, int i) {
+  if (IsRead(i) || !variables_[i].tensor->IsAligned()) {
+    TF_RETURN_IF_ERROR(CopyBuffer(ctx, variables_[i].tensor));
+  }
+  variables_[i].resource->copy_on_read_mode.store(true);
+  return absl::OkStatus();
 }
 
 absl::Status LockedVariables::PrepareToReplace(
@@ -222,7 +224,7 @@ void LockedVariables::UnlockAll() {
 bool LockedVariables::CopyOnReadStarted() const {
   return std::all_of(variables_.begin(), variables_.end(),
                      [](const Variable& variable) {
-                       return variable.request.access == Access::kExclusive ||
+                       return variable.request.access != Access::kShared ||
                               variable.resource == nullptr ||
                               variable.resource->copy_on_read_mode.load();
                      });
@@ -230,7 +232,7 @@ bool LockedVariables::CopyOnReadStarted() const {
 
 absl::Status LockedVariables::StartCopyOnRead(OpKernelContext* ctx) {
   for (Variable& variable : variables_) {
-    if (variable.request.access == Access::kExclusive ||
+    if (variable.request.access != Access::kShared ||
         variable.resource == nullptr) {
       continue;
     }

@@ -31,9 +31,14 @@ class LockedVariables {
     // Nobody else reads or writes. Readers that already hold the buffer keep
     // it: see PrepareToWrite().
     kExclusive,
-    // Others may read and hold shared access too. A resource variable is first
-    // put into copy-on-read mode, so that no reader aliases its buffer.
+    // For those who write: others may read and hold shared access too. A
+    // resource variable is first put into copy-on-read mode, so that no reader
+    // aliases its buffer.
     kShared,
+    // For those who only read, beside holders of shared access. The mode stays
+    // as it is, since a variable in it is copied whenever it is read as a
+    // whole.
+    kRead,
   };
 
   struct Request {
@@ -62,9 +67,16 @@ class LockedVariables {
   // The address by which others know the variable of requests[i].
   const void* mutex(int i) const { return variables_[i].mu; }
 
-  // Gives requests[i], locked exclusively, a buffer with the alignment of
-  // TensorFlow's allocator, if it has another one.
-  absl::Status Align(tensorflow::OpKernelContext* ctx, int i);
+  // Puts requests[i], a resource variable locked exclusively, into copy-on-read
+  // mode. If somebody else holds its buffer, or the buffer is not aligned as
+  // those of TensorFlow's allocator are, the variable gets a copy of its own.
+  absl::Status PrepareToShare(tensorflow::OpKernelContext* ctx, int i);
+
+  // Whether requests[i], a resource variable, is in copy-on-read mode. While it
+  // is locked this does not change.
+  bool IsShared(int i) const {
+    return variables_[i].resource->copy_on_read_mode.load();
+  }
 
   // Makes the elements of requests[i], locked exclusively, safe to overwrite:
   // if a reader still holds the buffer, the variable gets a copy of its own.

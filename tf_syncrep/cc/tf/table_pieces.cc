@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/tensor.h"
+#include "tf_syncrep/cc/lib/read_once.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
@@ -83,7 +84,10 @@ absl::Status ReadPieces(tensorflow::OpKernelContext* ctx,
   int64_t num_names = 0;
   int64_t begin = 0;
   for (int64_t i = 0; i < numbers->dim_size(0); ++i) {
-    const int64_t* const number = numbers_of_all + i * kNumbers;
+    int64_t number[kNumbers];
+    for (int64_t k = 0; k < kNumbers; ++k) {
+      number[k] = ReadOnce(numbers_of_all + i * kNumbers + k);
+    }
     TablePiece piece{number[0], 0,         number[1], number[2],
                      number[3], number[4], number[5], {}};
     const bool is_next =

@@ -135,7 +135,7 @@ absl::StatusOr<std::shared_ptr<TableSnapshot>> TableSnapshot::Make(
     made->rows_ = std::make_unique<RowSnapshot>(num_rows, std::move(row_bytes),
                                                 made->kept_.get());
   } catch (const std::bad_alloc&) {
-    return OutOfMemory("which rows of a table were kept", num_rows / 8);
+    return OutOfMemory("which rows of a table were kept", num_rows / 512);
   }
   return made;
 }
@@ -176,22 +176,25 @@ absl::StatusOr<std::vector<const char*>> TableSnapshot::Data() {
   return data;
 }
 
-absl::Status TableSnapshot::Keep(const int64_t* rows, int64_t num,
+template <typename Row>
+absl::Status TableSnapshot::Keep(const Row* rows, int64_t num,
                                  const std::function<bool()>& cancelled) {
   for (int64_t kept = 0; !rows_->IsRead();) {
     {
       const Locks locks(mutexes_);
       absl::StatusOr<std::vector<const char*>> data = Data();
-      if (!data.ok()) {
-        return data.status();
+      if (data.ok()) {
+        kept =
+            rows_->Keep(*data, rows, kept, rows == nullptr ? num_rows() : num);
+      } else {
+        kept_->GiveUp(KeptBytes::Reason::kNewShape);
       }
-      kept = rows_->Keep(*data, rows, kept, rows == nullptr ? num_rows() : num);
     }
     if (kept >= (rows == nullptr ? num_rows() : num)) {
       break;
     }
     if (kept_->gave_up() != KeptBytes::Reason::kNone) {
-      // An update of another table gave the checkpoint up.
+      // This update gave the checkpoint up, or one of another table.
       Abandon();
       break;
     }
@@ -206,8 +209,13 @@ absl::Status TableSnapshot::Keep(const int64_t* rows, int64_t num,
   return absl::OkStatus();
 }
 
-absl::Status TableSnapshot::Read(int64_t num, int64_t uses,
-                                 const std::vector<char*>& out) {
+template absl::Status TableSnapshot::Keep(const int32_t*, int64_t,
+                                          const std::function<bool()>&);
+template absl::Status TableSnapshot::Keep(const int64_t*, int64_t,
+                                          const std::function<bool()>&);
+
+template <typename Visit>
+absl::Status TableSnapshot::VisitData(const Visit& visit) {
   const MutexLock reading(reading_);
   if (rows_->IsRead()) {
     return absl::CancelledError("The checkpoint was given up.");
@@ -217,8 +225,22 @@ absl::Status TableSnapshot::Read(int64_t num, int64_t uses,
   if (!data.ok()) {
     return data.status();
   }
-  rows_->Read(*data, num, uses, out);
+  visit(*data);
   return absl::OkStatus();
+}
+
+absl::Status TableSnapshot::SkipFree(int64_t num, int64_t uses,
+                                     int64_t* skipped) {
+  return VisitData([&](const std::vector<const char*>& data) {
+    *skipped += rows_->SkipFree(data, num, uses);
+  });
+}
+
+absl::Status TableSnapshot::Read(int64_t num, int64_t uses,
+                                 const std::vector<char*>& out) {
+  return VisitData([&](const std::vector<const char*>& data) {
+    rows_->Read(data, num, uses, out);
+  });
 }
 
 void TableSnapshot::Abandon() {

@@ -47,12 +47,14 @@ class TableSnapshot {
   // Keeps rows that are about to be overwritten: those in `rows`, or all if
   // that is null. Waits while too much is kept, and ends early once `cancelled`
   // returns true.
-  absl::Status Keep(const int64_t* rows, int64_t num,
+  template <typename Row>
+  absl::Status Keep(const Row* rows, int64_t num,
                     const std::function<bool()>& cancelled);
 
-  // Copies the next `num` rows to `out`, which has a pointer for each array;
-  // see RowSnapshot for `uses`. Errors: Cancelled if the snapshot was
-  // abandoned.
+  // These two do what those of RowSnapshot do: the first one adds to `skipped`,
+  // and `out` of the second one has a pointer for each array. Errors: Cancelled
+  // if the snapshot was abandoned.
+  absl::Status SkipFree(int64_t num, int64_t uses, int64_t* skipped);
   absl::Status Read(int64_t num, int64_t uses, const std::vector<char*>& out);
 
   // Ends the snapshot: nothing is kept from now on, and once this returns the
@@ -76,6 +78,9 @@ class TableSnapshot {
 
   // Returns where the arrays begin. The caller holds their locks.
   absl::StatusOr<std::vector<const char*>> Data();
+  // Calls `visit` with that, under the locks.
+  template <typename Visit>
+  absl::Status VisitData(const Visit& visit);
 
   std::vector<HeldVariable> arrays_;
   std::vector<VariableMutex*> mutexes_;  // sorted by address

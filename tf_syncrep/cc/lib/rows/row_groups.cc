@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "tf_syncrep/cc/lib/read_once.h"
+
 namespace tf_syncrep {
 
 template <typename Row>
@@ -17,7 +19,7 @@ RowGroups::Status RowGroups::Occurrences<Row>::Find(
   bool ascends = true;
   Row last = 0;
   for (int64_t i = 0; i < num; ++i) {
-    const int64_t index = indices[i];
+    const int64_t index = ReadOnce(&indices[i]);
     if (index < 0 || index >= num_rows) {
       if (bad_rows == BadRows::kRefused) {
         *bad_row = {i, index};

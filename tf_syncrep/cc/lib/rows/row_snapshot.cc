@@ -1,6 +1,7 @@
 #include "tf_syncrep/cc/lib/rows/row_snapshot.h"
 
 #include <algorithm>
+#include <bitset>
 #include <cstring>
 #include <new>
 #include <numeric>
@@ -8,6 +9,7 @@
 
 #include "tf_syncrep/cc/lib/array.h"
 #include "tf_syncrep/cc/lib/mutex.h"
+#include "tf_syncrep/cc/lib/read_once.h"
 #include "tf_syncrep/cc/lib/rows/row_locks.h"
 
 namespace tf_syncrep {
@@ -29,6 +31,22 @@ constexpr int64_t kAllocationBytes = 16;
 // How many bytes one call keeps at most, since it locks out the reader.
 constexpr int64_t kKeepAtOnce = 4 << 20;
 
+// When a row of a table that grows was used last, and how often it was: not at
+// all if it is free.
+struct Use {
+  int32_t last;
+  int32_t count;
+};
+
+// No lock is needed to read that a row is free: before it gets a key, it is
+// kept.
+Use ReadUse(const char* uses, int64_t row) {
+  const uint64_t bits = ReadOnce(reinterpret_cast<const uint64_t*>(uses) + row);
+  Use use;
+  std::memcpy(&use, &bits, sizeof(use));
+  return use;
+}
+
 }  // namespace
 
 struct RowSnapshot::Block {
@@ -37,6 +55,11 @@ struct RowSnapshot::Block {
   int64_t size = 0;     // rows in it
   Array<char> copies;   // row after row, array after array
   Array<int32_t> rows;  // their numbers in the range
+};
+
+struct RowSnapshot::Range {
+  std::unique_ptr<Block> newest;
+  std::bitset<kRangeRows> is_kept;  // for each row
 };
 
 RowSnapshot::RowSnapshot(int64_t num_rows, std::vector<int64_t> row_bytes,
@@ -49,7 +72,6 @@ RowSnapshot::RowSnapshot(int64_t num_rows, std::vector<int64_t> row_bytes,
           kMostBlockBytes / std::max<int64_t>(1, all_row_bytes_), 1,
           kMostBlockRows)),
       kept_bytes_(kept),
-      is_kept_(num_rows),
       kept_((num_rows + kRangeRows - 1) / kRangeRows) {}
 
 RowSnapshot::~RowSnapshot() { Abandon(); }
@@ -59,13 +81,14 @@ int64_t RowSnapshot::BlockBytes(int64_t num_rows) const {
          num_rows * (all_row_bytes_ + static_cast<int64_t>(sizeof(int32_t)));
 }
 
-int64_t RowSnapshot::Keep(const std::vector<const char*>& data,
-                          const int64_t* rows, int64_t begin, int64_t end) {
+template <typename Row>
+int64_t RowSnapshot::Keep(const std::vector<const char*>& data, const Row* rows,
+                          int64_t begin, int64_t end) {
   const MutexLock lock(mu_);
   int64_t i = rows == nullptr ? std::max(begin, next_) : begin;
   for (int64_t bytes = 0; i < end && bytes < kKeepAtOnce; ++i) {
-    const int64_t row = rows == nullptr ? i : rows[i];
-    if (row >= next_ && row < num_rows_ && !is_kept_[row]) {
+    const int64_t row = rows == nullptr ? i : ReadOnce(&rows[i]);
+    if (row >= next_ && row < num_rows_ && !IsKept(row)) {
       if (!KeepRow(data, row)) {
         break;
       }
@@ -75,8 +98,26 @@ int64_t RowSnapshot::Keep(const std::vector<const char*>& data,
   return std::max(i, begin);
 }
 
+template int64_t RowSnapshot::Keep(const std::vector<const char*>&,
+                                   const int32_t*, int64_t, int64_t);
+template int64_t RowSnapshot::Keep(const std::vector<const char*>&,
+                                   const int64_t*, int64_t, int64_t);
+
+bool RowSnapshot::IsKept(int64_t row) const {
+  const std::unique_ptr<Range>& range = kept_[row / kRangeRows];
+  return range != nullptr && range->is_kept[row % kRangeRows];
+}
+
 bool RowSnapshot::KeepRow(const std::vector<const char*>& data, int64_t row) {
-  std::unique_ptr<Block>& newest = kept_[row / kRangeRows];
+  std::unique_ptr<Range>& range = kept_[row / kRangeRows];
+  if (range == nullptr) {
+    range.reset(new (std::nothrow) Range);
+  }
+  if (range == nullptr) {
+    GiveUp();
+    return true;
+  }
+  std::unique_ptr<Block>& newest = range->newest;
   if (newest == nullptr || newest->size == newest->num_rows) {
     const int64_t num_rows =
         std::min(newest == nullptr ? kFewestBlockRows : 2 * newest->num_rows,
@@ -88,8 +129,7 @@ bool RowSnapshot::KeepRow(const std::vector<const char*>& data, int64_t row) {
     if (block == nullptr || !block->rows.Allocate(num_rows) ||
         !block->copies.Allocate(num_rows * all_row_bytes_)) {
       kept_bytes_->Free(BlockBytes(num_rows));
-      kept_bytes_->GiveUp(KeptBytes::Reason::kOutOfMemory);
-      AbandonLocked();
+      GiveUp();
       return true;
     }
     block->num_rows = num_rows;
@@ -103,26 +143,43 @@ bool RowSnapshot::KeepRow(const std::vector<const char*>& data, int64_t row) {
     copy += row_bytes_[k];
   }
   newest->rows[newest->size++] = static_cast<int32_t>(row % kRangeRows);
-  is_kept_[row] = true;
+  range->is_kept[row % kRangeRows] = true;
   return true;
+}
+
+void RowSnapshot::GiveUp() {
+  kept_bytes_->GiveUp(KeptBytes::Reason::kOutOfMemory);
+  AbandonLocked();
 }
 
 void RowSnapshot::CopyRow(const std::vector<const char*>& data, int64_t row,
                           int64_t uses, const std::vector<char*>& out,
                           int64_t to) const {
-  const MutexLock stripe(RowLocks::Global().Of(data[0], row));
   if (uses >= 0) {
-    int32_t use[2];  // when it was used last, and how often it was
-    std::memcpy(use, data[uses] + row * row_bytes_[uses], sizeof(use));
-    if (use[1] == 0) {
-      std::memcpy(out[uses] + to * row_bytes_[uses], use, sizeof(use));
+    const Use use = ReadUse(data[uses], row);
+    if (use.count == 0) {
+      std::memcpy(out[uses] + to * row_bytes_[uses], &use, sizeof(use));
       return;
     }
   }
+  const MutexLock stripe(RowLocks::Global().Of(data[0], row));
   for (size_t k = 0; k < row_bytes_.size(); ++k) {
     std::memcpy(out[k] + to * row_bytes_[k], data[k] + row * row_bytes_[k],
                 row_bytes_[k]);
   }
+}
+
+int64_t RowSnapshot::SkipFree(const std::vector<const char*>& data, int64_t num,
+                              int64_t uses) {
+  const MutexLock lock(mu_);
+  const int64_t begin = next_;
+  const int64_t end = std::min(begin + num, num_rows_);
+  int64_t row = begin;
+  while (row < end && ReadUse(data[uses], row).count == 0 && !IsKept(row)) {
+    ++row;
+  }
+  ReadUntil(row);
+  return row - begin;
 }
 
 void RowSnapshot::Read(const std::vector<const char*>& data, int64_t num,
@@ -131,12 +188,15 @@ void RowSnapshot::Read(const std::vector<const char*>& data, int64_t num,
   const int64_t begin = next_;
   const int64_t end = std::min(begin + num, num_rows_);
   for (int64_t row = begin; row < end; ++row) {
-    if (!is_kept_[row]) {
+    if (!IsKept(row)) {
       CopyRow(data, row, uses, out, row - begin);
     }
   }
   for (int64_t range = begin / kRangeRows; range * kRangeRows < end; ++range) {
-    for (const Block* block = kept_[range].get(); block != nullptr;
+    if (kept_[range] == nullptr) {
+      continue;
+    }
+    for (const Block* block = kept_[range]->newest.get(); block != nullptr;
          block = block->older.get()) {
       const char* copy = block->copies.data();
       for (int64_t i = 0; i < block->size; ++i) {
@@ -151,21 +211,33 @@ void RowSnapshot::Read(const std::vector<const char*>& data, int64_t num,
         }
       }
     }
-    // A range is freed when its last row has been read.
-    if (std::min((range + 1) * kRangeRows, num_rows_) <= end) {
-      FreeRange(range);
-    }
+  }
+  ReadUntil(end);
+}
+
+void RowSnapshot::ReadUntil(int64_t end) {
+  // A range is freed when its last row has been read.
+  for (int64_t range = next_ / kRangeRows;
+       range * kRangeRows < end &&
+       std::min((range + 1) * kRangeRows, num_rows_) <= end;
+       ++range) {
+    FreeRange(range);
   }
   next_ = end;
   kept_bytes_->Progress();
 }
 
 void RowSnapshot::FreeRange(int64_t range) {
-  int64_t freed = 0;
-  while (kept_[range] != nullptr) {
-    freed += BlockBytes(kept_[range]->num_rows);
-    kept_[range] = std::move(kept_[range]->older);
+  if (kept_[range] == nullptr) {
+    return;
   }
+  int64_t freed = 0;
+  std::unique_ptr<Block>& newest = kept_[range]->newest;
+  while (newest != nullptr) {
+    freed += BlockBytes(newest->num_rows);
+    newest = std::move(newest->older);
+  }
+  kept_[range] = nullptr;
   if (freed > 0) {
     kept_bytes_->Free(freed);
   }

@@ -41,17 +41,24 @@ class RowSnapshot {
 
   // Keeps the rows rows[begin], ..., rows[end - 1], or the rows from `begin` to
   // `end` if `rows` is null, as far as they were not read yet; call it before
-  // they are overwritten. Rows may repeat, and rows that do not exist are
-  // skipped. `data[i]` is where array i begins. Returns the end of the entries
-  // that are done. Stops before `end` if there is no room, so that the caller
-  // can release its locks and wait for room for most_bytes(), and sometimes
-  // even if there is room. When there is no memory the snapshot is given up,
-  // and KeptBytes is told.
-  int64_t Keep(const std::vector<const char*>& data, const int64_t* rows,
+  // they are overwritten. Rows may repeat, each is read once,
+  // and rows that do not exist are skipped. `data[i]` is where array i begins.
+  // Returns the end of the entries that are done. Stops before `end` if there
+  // is no room, so that the caller can release its locks and wait for room for
+  // most_bytes(), and sometimes even if there is room. When there is no memory
+  // the snapshot is given up, and KeptBytes is told.
+  template <typename Row>
+  int64_t Keep(const std::vector<const char*>& data, const Row* rows,
                int64_t begin, int64_t end);
 
   // The most that Keep() asks of KeptBytes at a time.
   int64_t most_bytes() const { return BlockBytes(most_block_rows_); }
+
+  // Passes free rows among the next `num`, as far as a row that is in use or
+  // kept. Array number `uses` says which rows are in use. Returns how many it
+  // has passed.
+  int64_t SkipFree(const std::vector<const char*>& data, int64_t num,
+                   int64_t uses);
 
   // Copies the next `num` rows, as they were, to `out`, which has one array for
   // each. In a table that grows, array number `uses` says which rows are in
@@ -70,6 +77,8 @@ class RowSnapshot {
  private:
   // Copies of rows that lie in one range, which is a fixed number of rows.
   struct Block;
+  // What is kept of a range.
+  struct Range;
 
   // The memory that a block takes.
   int64_t BlockBytes(int64_t num_rows) const;
@@ -79,8 +88,13 @@ class RowSnapshot {
       TF_SYNCREP_REQUIRES(mu_);
   void CopyRow(const std::vector<const char*>& data, int64_t row, int64_t uses,
                const std::vector<char*>& out, int64_t to) const;
+  bool IsKept(int64_t row) const TF_SYNCREP_REQUIRES(mu_);
+  // Notes that all rows before `end` were read, and frees their copies.
+  void ReadUntil(int64_t end) TF_SYNCREP_REQUIRES(mu_);
   void FreeRange(int64_t range) TF_SYNCREP_REQUIRES(mu_);
   void AbandonLocked() TF_SYNCREP_REQUIRES(mu_);
+  // The same, since there is no memory to keep a row.
+  void GiveUp() TF_SYNCREP_REQUIRES(mu_);
 
   const int64_t num_rows_;
   const std::vector<int64_t> row_bytes_;
@@ -90,9 +104,8 @@ class RowSnapshot {
   mutable Mutex mu_;
   // The first row that was not read yet.
   int64_t next_ TF_SYNCREP_GUARDED_BY(mu_) = 0;
-  std::vector<bool> is_kept_ TF_SYNCREP_GUARDED_BY(mu_);
-  // The newest block of each range.
-  std::vector<std::unique_ptr<Block>> kept_ TF_SYNCREP_GUARDED_BY(mu_);
+  // Null for ranges of which nothing is kept.
+  std::vector<std::unique_ptr<Range>> kept_ TF_SYNCREP_GUARDED_BY(mu_);
 };
 
 }  // namespace tf_syncrep

@@ -361,8 +361,10 @@ bool DynamicTable::FindKept(const TableColumns& columns, const int64_t* keys,
       *bad = i;
       return false;
     }
-    if (columns.key(row) == ReadOnce(&keys[i]) &&
-        columns.use(row).is_in_use()) {
+    // A free row has key 0, and gets its key before its use: so the use is read
+    // first.
+    if (columns.use(row).is_in_use() &&
+        columns.key(row) == ReadOnce(&keys[i])) {
       kept[(*num_kept)++] = {static_cast<uint32_t>(row),
                              static_cast<uint32_t>(i)};
     } else {

@@ -24,7 +24,8 @@ static_assert(sizeof(RowUse) == sizeof(uint64_t), "both are written at once");
 
 // The columns of a part, in which each table has rows of its own. This class
 // does not own them. A key is written as a whole, and so is a use: a reader
-// without a lock may see the old one, but never a mixture.
+// without a lock may see the old one, but never a mixture. Who sees a use also
+// sees what was written before it.
 class TableColumns {
  public:
   // Both arrays must be aligned to eight bytes.
@@ -42,7 +43,7 @@ class TableColumns {
   }
 
   RowUse use(int64_t row) const {
-    const uint64_t bits = __atomic_load_n(&uses_[row], __ATOMIC_RELAXED);
+    const uint64_t bits = __atomic_load_n(&uses_[row], __ATOMIC_ACQUIRE);
     RowUse use;
     __builtin_memcpy(&use, &bits, sizeof(use));
     return use;
@@ -50,7 +51,7 @@ class TableColumns {
   void set_use(int64_t row, RowUse use) const {
     uint64_t bits;
     __builtin_memcpy(&bits, &use, sizeof(bits));
-    __atomic_store_n(&uses_[row], bits, __ATOMIC_RELAXED);
+    __atomic_store_n(&uses_[row], bits, __ATOMIC_RELEASE);
   }
 
  private:

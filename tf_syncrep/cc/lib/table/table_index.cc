@@ -36,10 +36,29 @@ DynamicTable::BuildStatus TableIndex::Build(const TableColumns& columns,
   return DynamicTable::BuildStatus::kOk;
 }
 
+bool TableIndex::TryBeginMaintenance() {
+  // One of an earlier build does not count: it will find that it is aborted.
+  const int64_t build = num_builds_;
+  int64_t maintained = maintained_build_;
+  return maintained != build &&
+         maintained_build_.compare_exchange_strong(maintained, build);
+}
+
+void TableIndex::EndMaintenance(int64_t build) {
+  maintained_build_.compare_exchange_strong(build, 0);
+}
+
 void TableIndex::SetForward(int32_t last_use) {
-  if (last_use > clock_) {
-    clock_ = last_use;
-    settled_before_ = last_use;
+  // Beside a maintenance, which sets both further, neither goes back.
+  int32_t clock = clock_;
+  while (last_use > clock) {
+    if (clock_.compare_exchange_weak(clock, last_use)) {
+      int32_t before = settled_before_;
+      while (before < last_use &&
+             !settled_before_.compare_exchange_weak(before, last_use)) {
+      }
+      return;
+    }
   }
 }
 

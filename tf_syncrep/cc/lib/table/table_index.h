@@ -60,6 +60,12 @@ class TableIndex {
   // The row may not have been through a maintenance since that use.
   void SetForward(int32_t last_use);
 
+  // Returns whether a maintenance may begin: whether none has begun since the
+  // index was made, but for those that have ended.
+  [[nodiscard]] bool TryBeginMaintenance();
+  // Ends the one that has begun in the build of this number.
+  void EndMaintenance(int64_t build);
+
   // Returns how often the index was made.
   int64_t num_builds() const { return num_builds_; }
 
@@ -78,6 +84,8 @@ class TableIndex {
   std::atomic<int32_t> settled_before_{0};
   std::atomic<int32_t> former_clock_{0};
   std::atomic<int64_t> num_builds_{0};
+  // The build in which a maintenance is under way, or 0.
+  std::atomic<int64_t> maintained_build_{0};
 };
 
 }  // namespace tf_syncrep

@@ -22,12 +22,20 @@ TableMaintenance::TableMaintenance(TableIndex* index, std::vector<Rules> rules,
       step_(step),
       last_clock_(index->clock()),
       num_builds_(index->num_builds()),
+      has_begun_(index->TryBeginMaintenance()),
       num_evicted_(rules_.size()) {
-  index_->set_clock(static_cast<int32_t>(std::min<int64_t>(
-      int64_t{step} + 1, std::numeric_limits<int32_t>::max())));
+  if (has_begun_) {
+    index_->set_clock(static_cast<int32_t>(std::min<int64_t>(
+        int64_t{step} + 1, std::numeric_limits<int32_t>::max())));
+  }
 }
 
-TableMaintenance::~TableMaintenance() { PutBackResting(); }
+TableMaintenance::~TableMaintenance() {
+  PutBackResting();
+  if (has_begun_) {
+    index_->EndMaintenance(num_builds_);
+  }
+}
 
 TableMaintenance::Next TableMaintenance::GoOn(const TableColumns& columns) {
   if (index_->num_builds() != num_builds_) {

@@ -43,11 +43,16 @@ class TableMaintenance {
     kOver,
   };
 
-  // Begins it, after `step` updates. `rules` are those of each table.
+  // Begins it, after `step` updates. `rules` are those of each table. The
+  // caller holds its locks.
   TableMaintenance(TableIndex* index, std::vector<Rules> rules, int32_t step);
   ~TableMaintenance();
   TableMaintenance(const TableMaintenance&) = delete;
   TableMaintenance& operator=(const TableMaintenance&) = delete;
+
+  // Whether it has begun. It has not if another one is under way: two at once
+  // would free what has only just begun to rest. The caller then does nothing.
+  bool has_begun() const { return has_begun_; }
 
   // Takes the next step, and says what the caller has to do then.
   [[nodiscard]] Next GoOn(const TableColumns& columns);
@@ -84,6 +89,7 @@ class TableMaintenance {
   const int32_t step_;
   const int32_t last_clock_;
   const int64_t num_builds_;  // the index's, when this began
+  const bool has_begun_;
   Phase phase_ = Phase::kWait;
   int64_t table_ = 0;
   int64_t from_ = 0;      // the row at which to go on

@@ -148,7 +148,10 @@ def _reported(finished: subprocess.CompletedProcess[str]) -> Any:
 
 
 def call(
-    function: Callable[..., Any], *args: object, env: Mapping[str, str] = os.environ
+    function: Callable[..., Any],
+    *args: object,
+    env: Mapping[str, str] = os.environ,
+    secs: float = _DEADLINE_SECS,
 ) -> Any:
     """Calls a function of a test's file in a process of its own, like `run`.
 
@@ -156,7 +159,7 @@ def call(
     it is for the function to set it up.
     """
     _, _, source, *arguments = call_command(function, *args)
-    return _reported(run_source(source, *arguments, env=env))
+    return _reported(run_source(source, *arguments, env=env, secs=secs))
 
 
 def call_command(function: Callable[..., Any], *args: object) -> list[str]:
@@ -187,11 +190,14 @@ def run_script(
 
 
 def run_source(
-    source: str, *args: str, env: Mapping[str, str] = os.environ
+    source: str,
+    *args: str,
+    env: Mapping[str, str] = os.environ,
+    secs: float = _DEADLINE_SECS,
 ) -> subprocess.CompletedProcess[str]:
     """Runs Python source like `run_script`; the tests' helpers can be imported."""
     command = [sys.executable, "-c", source, *args]
-    return _run_to_its_end(command, {**env, **environment()}, _DEADLINE_SECS)
+    return _run_to_its_end(command, {**env, **environment()}, secs)
 
 
 def _run_to_its_end(

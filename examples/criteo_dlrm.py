@@ -105,7 +105,8 @@ class Speed(tf.keras.callbacks.Callback):
         """Prints the loss and the speed."""
         rate = self._steps * self._batch_size / (time.monotonic() - self._begin)
         self.rates.append(rate)
-        loss = float((logs or {})["loss"])
+        # There is none if nothing was left of an epoch that goes on.
+        loss = float((logs or {}).get("loss", np.nan))
         print(f"epoch {epoch + 1}: loss {loss:.4f}, {rate:,.0f} examples/s", flush=True)
 
     def examples_per_second(self) -> float:

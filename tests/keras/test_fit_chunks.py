@@ -64,6 +64,18 @@ def test_nothing_is_read_before_its_chunk_is_asked_for():
     assert counts == [2, 4, 6, 6, 8]
 
 
+def test_nothing_is_read_of_an_epoch_that_is_skipped():
+    """A batch that is read comes from a work queue, or a job that workers share."""
+    read = tf.Variable(0)
+
+    def make():
+        return tf.data.Dataset.range(6).map(lambda x: (read.assign_add(1), x)[1])
+
+    chunks = chunks_of(make, 2, num_skipped=3)
+    assert len(next(chunks)) == 2
+    assert read.numpy() == 2
+
+
 @pytest.mark.parametrize("seed", [None, 3])
 def test_each_epoch_has_the_order_that_it_has_in_one_process(seed):
     tf.random.set_seed(7)

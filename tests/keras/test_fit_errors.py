@@ -147,7 +147,8 @@ BY_DAY = [
 def results(request):
     with clusters.Cluster(num_workers=request.param, num_ps=2) as cluster:
         names = programs.wanted(request, "name")
-        found = programs.call(run, names, env=cluster.environment())
+        secs = 60.0 + 10 * len(names)
+        found = programs.call(run, names, env=cluster.environment(), secs=secs)
     return request.param, found
 
 

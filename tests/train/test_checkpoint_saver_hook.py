@@ -168,9 +168,12 @@ def test_session_goes_on_from_the_last_one_with_finite_weights(
 
     train([hook(), Ruin("bias", 4)], 6, use_resource, parts=parts)
     again = hook()
-    train([again], 6, use_resource, parts=parts)
+    last = train([again], 6, use_resource, parts=parts)
     assert "bias is not finite" in caplog.text
-    assert again.restored == str(tmp_path / "ckpt-1")
+    # That of step 4 may have been written before it was ruined.
+    assert again.restored in {str(tmp_path / f"ckpt-{number}") for number in (1, 2)}
+    for variable, value in v1_models.whole(last).items():
+        assert np.all(np.isfinite(value)), variable
 
 
 class Savings(tf1.train.SessionRunHook):

@@ -31,10 +31,10 @@ def in_chunks(
     )
     # A map would be made parallel, and read ahead.
     chunks = dataset.scan(0, lambda state, *batch: (state, _held(*batch))).batch(size)
-    nothing = tf.data.Dataset.range(0)
-    # To make an iterator is to draw the seeds of a shuffle.
+    # To make an iterator is to draw the seeds of a shuffle. `zip` would read a chunk.
+    first = tf.data.Dataset.range(1)
     skipped = tf.data.Dataset.range(num_skipped).flat_map(
-        lambda _: tf.data.Dataset.zip((nothing, chunks)).map(lambda _, chunk: chunk)
+        lambda _: tf.data.Dataset.choose_from_datasets([end.take(0), chunks], first)
     )
     # Nor is the next epoch to be read in advance.
     options = tf.data.Options()

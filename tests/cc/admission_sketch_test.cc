@@ -50,7 +50,7 @@ TEST(AdmissionSketchTest, CountersAreNotHalvedAllAtOnce) {
     }
   }
   const uint64_t other = random();
-  for (int64_t i = 0; i < kCounters * kMinCount / 8 / 2; ++i) {
+  for (int64_t i = 0; i < kCounters * kMinCount / 8 * 3 / 2; ++i) {
     ASSERT_TRUE(sketch.Add(other, &count));
   }
   int num_halved = 0;

@@ -108,8 +108,8 @@ class _Sketch:
         while lines * 64 < max(capacity * 2 // _STRIPES // 2, 1024):
             lines *= 2
         self._counters = np.zeros([_STRIPES, lines, 4, 16], np.int64)
-        self._counted = [0] * _STRIPES
         self._halves_every = 8 * min_count
+        self._counted = [-lines * self._halves_every] * _STRIPES
 
     def add(self, key):
         bits = hash_key(key)
@@ -123,7 +123,7 @@ class _Sketch:
             line[i] = max(line[i], count)
         self._counted[stripe] += 1
         halved, rest = divmod(self._counted[stripe], self._halves_every)
-        if rest == 0:
+        if rest == 0 and halved > 0:
             lines[(halved - 1) % len(lines)] //= 2
         return count
 

@@ -480,7 +480,7 @@ MUTANTS = [
     _mutant(
         "a_maintenance_that_fails_loses_rows_that_rest",
         "table/table_maintenance.cc",
-        ("{ PutBackResting(); }", "= default;"),
+        ("  PutBackResting();\n  if (has_begun_)", "  if (has_begun_)"),
     ),
     _mutant(
         "a_maintenance_goes_on_with_what_was_restored_while_it_waited",

@@ -34,6 +34,7 @@ class AdmissionSketch {
       num_lines_ *= 2;
     }
     halves_every_ = kLine * min_count / 8;
+    num_counted_ = -num_lines_ * halves_every_;
   }
 
   // Counts a key by its hash, of which it takes bits 10 to 41. Sets `count` to
@@ -86,7 +87,9 @@ class AdmissionSketch {
   int64_t num_lines_ = 1;  // a power of two
   int64_t halves_every_;   // so many keys that are counted it halves a line
   OwnedBuffer counters_;
-  int64_t num_counted_ = 0;  // since a line was halved
+  // Since a line was halved. It is negative until as many keys were counted as
+  // are counted from one halving of a line to its next.
+  int64_t num_counted_;
   int64_t next_halved_ = 0;
 };
 

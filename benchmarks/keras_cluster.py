@@ -75,11 +75,7 @@ _SECS_PER_TURN = 0.15
 def check(cluster: replicas.Replicas, name: str) -> int:
     """Lets a contender make its first updates and compares them with one process.
 
-    Returns:
-        How many updates it has made.
-
-    Raises:
-        RuntimeError: the weights differ.
+    Raises RuntimeError: the weights differ.
     """
     cluster.all("rehearse", name, _REHEARSED_STEPS)
     if name == "v1":

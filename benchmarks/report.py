@@ -48,8 +48,7 @@ def section(name: str, result: dict[str, Any]) -> str:
 def out_of_date(folder: pathlib.Path) -> Iterator[tuple[pathlib.Path, str]]:
     """The pages that differ from the results in a folder, and their new text.
 
-    Raises:
-        ValueError: if a page names a figure that does not exist.
+    Raises ValueError: if a page names a figure that does not exist.
     """
     measurements = _measurements(folder)
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:

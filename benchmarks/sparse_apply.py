@@ -52,10 +52,8 @@ def bytes_moved(
 ) -> int:
     """The bytes that a step has to read and write at least, the mean over the batches.
 
-    Args:
-        batches: gradients of one table.
-        floats_of_row: how many floats the table and its slots have for a row; by
-            default those of Adam.
+    `floats_of_row`: how many floats the table and its slots have for a row; by default
+    those of Adam.
     """
     total = 0
     for (gradient,) in batches:

@@ -16,15 +16,7 @@ import numpy as np
 
 
 class State(NamedTuple):
-    """A variable and its slots.
-
-    Attributes:
-        var: the variable.
-        m: moving average of the gradient, of var's shape.
-        v: moving average of the squared gradient, of var's shape.
-        beta1_power: beta1 to the power of the step to come, one element.
-        beta2_power: beta2 to the power of the step to come, one element.
-    """
+    """A variable and its slots."""
 
     var: np.ndarray
     m: np.ndarray

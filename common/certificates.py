@@ -10,15 +10,7 @@ _KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
 def make(
     folder: str | os.PathLike[str], owner: str
 ) -> tuple[pathlib.Path, pathlib.Path, pathlib.Path]:
-    """Makes an authority, and one certificate that it vouches for.
-
-    Args:
-        folder: the folder for the files.
-        owner: the owner of the certificate, with whose name the files begin.
-
-    Returns:
-        The paths of the certificate, of its key, and of the authority's certificate.
-    """
+    """Makes an authority, and one certificate that it vouches for."""
     folder = pathlib.Path(folder)
     certificate, key = folder / f"{owner}.pem", folder / f"{owner}.key"
     authority, authority_key = folder / f"{owner}-ca.pem", folder / f"{owner}-ca.key"

@@ -48,11 +48,7 @@ HYPER_PARAMETERS = {"lr": 0.05, "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8}
 
 
 def missing(packages: Sequence[str] = PACKAGES) -> str | None:
-    """Says what the GPU tests need and do not find, or None if nothing is missing.
-
-    Args:
-        packages: the required Python packages.
-    """
+    """Says what the GPU tests need and do not find, or None if nothing is missing."""
     if compute_capability() is None:
         return "there is no NVIDIA GPU here, or no driver for it"
     if nvcc() is None:
@@ -106,8 +102,7 @@ def skip_without_memory(num_bytes: int) -> None:
 def library(architecture: str | None = None) -> ctypes.CDLL:
     """Builds the launches for the GPU that is here, and loads them.
 
-    Args:
-        architecture: CMake's CUDA_ARCHITECTURES; by default that of the first GPU.
+    `architecture`: CMake's CUDA_ARCHITECTURES; by default that of the first GPU.
     """
     architecture = architecture or f"{compute_capability()}-real"
     for command in (
@@ -205,9 +200,7 @@ def deliver_late(stream: Any, *pairs: tuple[Any, Any]) -> None:
 
     So a kernel in another stream finds the old contents.
 
-    Args:
-        stream: a stream that does not wait for the default stream.
-        *pairs: the target and the source, on the GPU.
+    `stream`: a stream that does not wait for the default stream.
     """
     import cupy
 
@@ -268,19 +261,7 @@ def dense_pass(
     divisor: float = 1.0,
     stream: int = 0,
 ) -> None:
-    """Runs a pass of a dense sum on its arrays on the GPU.
-
-    Args:
-        name: one of DENSE_PASSES, whose formula is beside enum DensePass.
-        dtype: the dtype of the gradients, which are `a`, `b` and `out`.
-        a: a gradient.
-        b: another gradient.
-        other: another sum.
-        sum: the sum, in the dtype of slots.
-        out: the array for the result.
-        divisor: the divisor.
-        stream: the stream for the pass.
-    """
+    """Runs a pass of a dense sum on its arrays on the GPU."""
     arrays = [a, b, other, sum, out]
     size = next(array.size for array in arrays if array is not None)
     arguments = _DensePass(
@@ -294,11 +275,7 @@ def dense_pass(
 
 
 class AdamAsync:
-    """A variable with its slots on the GPU.
-
-    Attributes:
-        memory: for each field of `reference.State` an array of the GPU.
-    """
+    """A variable with its slots on the GPU."""
 
     def __init__(
         self,

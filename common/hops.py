@@ -39,11 +39,7 @@ class _Value:
 
 
 def count(function: Any) -> int:
-    """Counts the hops of a call that wait for one another, until the call has ended.
-
-    Args:
-        function: a `tf.types.experimental.ConcreteFunction` without loops.
-    """
+    """Counts the hops of a call that wait for one another, until the call has ended."""
     graph, values = _follow_all(function)
     del graph
     return max(value.at(_HOME) for value in values.values())
@@ -53,9 +49,6 @@ def messages(function: Any) -> int:
     """Counts all messages of a call, whether they wait for one another or not.
 
     A value is sent once to each other task that uses it.
-
-    Args:
-        function: a `tf.types.experimental.ConcreteFunction` without calls of others.
     """
     graph, values = _follow_all(function)
     sent = set()

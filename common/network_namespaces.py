@@ -21,13 +21,7 @@ _SETTINGS = pathlib.Path("/etc/netns")
 
 
 class Namespace:
-    """A namespace and the two ends of its link.
-
-    Attributes:
-        within: the beginning of a command that runs in it.
-        inside: the address of programs in it.
-        outside: the address at which these reach everything else.
-    """
+    """A namespace and the two ends of its link."""
 
     def __init__(self, bridge: "_Bridge", index: int):
         self._name = f"syncrep-{os.getpid()}-{index}"

@@ -65,11 +65,7 @@ class Program:
     ):
         """Starts it.
 
-        Args:
-            command: the command, with this interpreter: a file, or "-c" and source,
-                arguments.
-            environ: its whole environment; at import the environment is this process's.
-            on_line: see `TaskProcess`.
+        `environ`: its whole environment; at import the environment is this process's.
         """
         self.status: int | None = None  # as in a TaskProcess
         self._ended = threading.Event()

@@ -22,14 +22,7 @@ def hash_row(row: int) -> int:
 
 
 def draws(seed: int, update: int, row: int, size: int) -> np.ndarray:
-    """Returns the random numbers of the elements of a row in one update, as uint32.
-
-    Args:
-        seed: the seed of the variable.
-        update: the count of updates, which is -1 for the first.
-        row: the row of the whole table.
-        size: how many elements it has.
-    """
+    """Returns the random numbers of the elements of a row in one update, as uint32."""
     stream = hash_row(hash_row(seed & _WORD) ^ (update & _WORD))
     key = hash_row(stream ^ row)
     x = np.arange(size, dtype=np.uint32) * np.uint32(0x9E3779B9)
@@ -70,16 +63,7 @@ def sparse_draws(
 
 
 def neighbours(values: Any, dtype: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the numbers that finite values may become.
-
-    Args:
-        values: numbers within the range of the dtype.
-        dtype: half or bfloat16.
-
-    Returns:
-        In float64 the neighbour of each that is closer to zero, the other one, and the
-        probability of the other one. A number that the dtype has is both.
-    """
+    """Returns the numbers that finite values may become."""
     values = np.asarray(values, np.float64)
     nearest = values.astype(np.float32).astype(dtype)
     outward = np.abs(nearest.astype(np.float64)) <= np.abs(values)

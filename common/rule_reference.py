@@ -31,8 +31,7 @@ def apply(
 
     Rows that occur several times are summed first and moved once.
 
-    Returns:
-        The variable and its slots after it, as new arrays.
+    Returns the variable and its slots after it, as new arrays.
     """
     var = np.array(var, np.float64)
     slots = {name: np.array(slot, np.float64) for name, slot in slots.items()}

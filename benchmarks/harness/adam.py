@@ -35,16 +35,8 @@ def check(
 ) -> None:
     """Makes the first steps of a contender and compares the variables with the twin.
 
-    Args:
-        contender: the contender, which has not made a step yet.
-        variables: the initial values.
-        batches: for each step the gradients of all variables.
-        steps: how many steps to make. It is 1 for stock Adam with sparse gradients:
-            that moves all rows, but its first step, with empty slots, is the same as
-            that of AdamAsync.
-
-    Raises:
-        AssertionError: if a variable is wrong.
+    `contender`: the contender, which has not made a step yet. Raises AssertionError: if
+    a variable is wrong.
     """
     for i in range(steps):
         contender.step(i)

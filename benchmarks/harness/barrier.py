@@ -21,12 +21,7 @@ class Barrier:
     """One process's end of a barrier."""
 
     def __init__(self, folder: str, index: int):
-        """Opens it.
-
-        Args:
-            folder: what `serve` has yielded.
-            index: which of the processes this is.
-        """
+        """Opens it."""
         self._arrivals = os.open(_arrivals(folder), os.O_WRONLY)
         self._departures = os.open(_departures(folder, index), os.O_RDWR)
 

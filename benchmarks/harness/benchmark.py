@@ -15,9 +15,7 @@ Point = Mapping[str, Any]
 class Axis:
     """One thing that varies.
 
-    Attributes:
-        values: what is measured.
-        quick: the values that are measured when only correctness is wanted.
+    `quick`: the values that are measured when only correctness is wanted.
     """
 
     values: Sequence[Any]
@@ -32,25 +30,13 @@ class Axis:
 class Measurement:
     """The figures of one contender at one point.
 
-    Attributes:
-        contender: its name.
-        point: the values of the axes.
-        unit: "s", "B" for memory, "loss", or "score".
-        samples: one figure for each time it was measured.
-        bytes_moved: the bytes an update has to read and write, however it is done.
-        copy_bandwidth: bytes per second, read and written, of a copy of memory
-            in the same rounds.
-        cpu: median of the seconds of processor time, of all threads, of a sample.
-        counts: how often or how much something happens in the time of a sample, by its
-            name; None if that is one update.
-        curves: curves of losses: "examples" has how many were seen at each reading, and
-            "losses" the loss at each reading, for each of the samples.
-        hops: messages between tasks that wait for one another, as `hops.count` counts
-            them: of a worker's step, and of the coordinator's update if it makes one.
-        sent: how much tasks send each other for a gradient, by the unit: "messages",
-            "KiB", "RPCs".
-        scores: scores of the trained model by their names, one figure for each sample,
-            and the "seconds" of training. The samples are those of the first score.
+    `bytes_moved`: the bytes an update has to read and write, however it is done.
+    `copy_bandwidth`: bytes per second, read and written, of a copy of memory in the
+    same rounds. `counts`: how often or how much something happens in the time of a
+    sample, by its name; None if that is one update. `hops`: messages between tasks that
+    wait for one another, as `hops.count` counts them: of a worker's step, and of the
+    coordinator's update if it makes one. `sent`: how much tasks send each other for a
+    gradient, by the unit: "messages", "KiB", "RPCs".
     """
 
     contender: str
@@ -101,13 +87,7 @@ class Measurement:
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """A target and whether it was met.
-
-    Attributes:
-        claim: the target in words, with the figure to be reached.
-        value: the figure that was measured.
-        met: whether it is good enough.
-    """
+    """A target and whether it was met."""
 
     claim: str
     value: float
@@ -118,12 +98,8 @@ class Verdict:
 class Benchmark:
     """One subject.
 
-    Attributes:
-        title: a line for people.
-        axes: what varies; a point is one value of each.
-        measure: measures all contenders at a point; the second argument says how
-            many rounds.
-        judge: holds all measurements to the targets.
+    `axes`: what varies; a point is one value of each. `measure`: measures all
+    contenders at a point; the second argument says how many rounds.
     """
 
     title: str

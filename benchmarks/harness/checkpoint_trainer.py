@@ -47,11 +47,9 @@ class Trainer:
     def __init__(self, contenders: Mapping[str, Any], model: Mapping[str, Any]):
         """Makes a model.
 
-        Args:
-            contenders: nothing.
-            model: the table's "rows" and "width", "tables" looked up in it, and
-                "examples" of a batch and kind of "ids", as for `batches`; and
-                "max_bytes_per_sec" of a checkpoint.
+        `model`: the table's "rows" and "width", "tables" looked up in it, and
+        "examples" of a batch and kind of "ids", as for `batches`; and
+        "max_bytes_per_sec" of a checkpoint.
         """
         del contenders
         self._settings = model

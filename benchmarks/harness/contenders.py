@@ -81,13 +81,7 @@ def v1_adam(variables: Variables, batches: Batches) -> Contender:
 
 
 def raw_op(variables: Variables, batches: Batches, is_read: bool = False) -> Contender:
-    """The op itself, called eagerly, a call for each variable.
-
-    Args:
-        variables: initial values.
-        batches: gradients by batch.
-        is_read: whether somebody holds the value that each variable had before a step.
-    """
+    """The op itself, called eagerly, a call for each variable."""
     hyper = [
         tf.constant(x)
         for x in (adam.LEARNING_RATE, adam.BETA1, adam.BETA2, adam.EPSILON)
@@ -167,8 +161,7 @@ def resource_apply_adam(variables: Variables, batches: Batches) -> Contender:
 def torch_sparse_adam(variables: Variables, batches: Batches) -> Contender:
     """PyTorch's `SparseAdam`, which moves only touched rows, as AdamAsync does.
 
-    Raises:
-        ModuleNotFoundError: if PyTorch is not installed.
+    Raises ModuleNotFoundError: if PyTorch is not installed.
     """
     torch = importlib.import_module("torch")
     tables = [torch.nn.Parameter(torch.from_numpy(x.copy())) for x in variables]

@@ -16,13 +16,7 @@ UNITS = (64, 1)
 
 
 def batches(model: Mapping[str, Any], seed: int, number: int) -> np.ndarray:
-    """Ids of shape [batches, tables, examples].
-
-    Args:
-        model: number of "tables", their "rows", "examples" of a batch, kind of "ids".
-        seed: other ids for another one.
-        number: how many batches.
-    """
+    """Ids of shape [batches, tables, examples]."""
     random = np.random.default_rng(seed)
     shape = (number, model["tables"], model["examples"])
     if model["ids"] == "uniform":

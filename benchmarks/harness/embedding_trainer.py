@@ -175,14 +175,7 @@ class Training:
     def __init__(
         self, contender: Mapping[str, Any], model: Mapping[str, Any], num_workers: int
     ):
-        """Makes them where the current strategy places them.
-
-        Args:
-            contender: names of its "tables" and "inner" optimizer, "sync", whether
-                SyncReplicas is around it, and the "steps" of a call of a worker.
-            model: number of "tables", their "rows" and "width".
-            num_workers: the quorum of SyncReplicas.
-        """
+        """Makes them where the current strategy places them."""
         self.tables = _TABLES[contender["tables"]](model)
         self.steps_per_call = contender["steps"]
         first_values = kernels(model)
@@ -229,9 +222,8 @@ class Trainer:
     def __init__(self, contenders: Mapping[str, Any], model: Mapping[str, Any]):
         """Connects to workers and parameter servers, if there are any.
 
-        Args:
-            contenders: first arguments of `Training`, by their names.
-            model: second argument of it; also "examples" of a batch and kind of "ids".
+        `contenders`: first arguments of `Training`, by their names. `model`: second
+        argument of it; also "examples" of a batch and kind of "ids".
         """
         self._contenders = contenders
         self._model = model

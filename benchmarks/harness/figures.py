@@ -59,8 +59,7 @@ _WAYS = {
 def with_figures(page: str, results: Results) -> str:
     """The page with each figure from the results.
 
-    Raises:
-        ValueError: if the page names a figure that does not exist.
+    Raises ValueError: if the page names a figure that does not exist.
     """
 
     def replace(match: re.Match[str]) -> str:

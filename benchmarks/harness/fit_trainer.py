@@ -30,12 +30,7 @@ _REHEARSED = 2
 
 
 class _Epochs(tf.keras.callbacks.Callback):
-    """Seconds and processor time of each epoch.
-
-    Attributes:
-        wall: of each epoch, the seconds.
-        cpu: of each, the seconds of processor time of all tasks.
-    """
+    """Seconds and processor time of each epoch."""
 
     def __init__(self, pids: Sequence[int]):
         super().__init__()
@@ -63,14 +58,7 @@ class Trainer:
     """What the benchmark tells a process to do, by the methods' names."""
 
     def __init__(self, contenders: Mapping[str, Any], model: Mapping[str, Any]):
-        """Connects to workers and parameter servers, if there are any.
-
-        Args:
-            contenders: by name, "sync", whether SyncReplicas is around the optimizer,
-                and the "steps" of an execution.
-            model: number of "tables", their "rows" and "width", "examples" of a batch,
-                kind of "ids".
-        """
+        """Connects to workers and parameter servers, if there are any."""
         self._contenders = contenders
         self._model = model
         self._models: dict[str, Any] = {}
@@ -136,12 +124,7 @@ class Trainer:
     def run(
         self, name: str, steps: int, epochs: int, pids: Sequence[int]
     ) -> tuple[list[float], list[float]]:
-        """Lets the workers make `steps` steps an epoch, together.
-
-        Returns:
-            The seconds, and the seconds of processor time of the processes `pids`, of
-            each epoch but the first, which begins with what each `fit` has to do once.
-        """
+        """Lets the workers make `steps` steps an epoch, together."""
         timed = _Epochs(pids)
         data = self._dataset(batches(self._model, 0, _BATCHES))
         tfs.keras.fit(

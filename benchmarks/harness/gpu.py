@@ -103,11 +103,9 @@ def has_torch() -> bool:
 def has_memory(num_bytes: int, point: Point, contender: str = "") -> bool:
     """Whether a race at a point fits into the GPU's memory; says so if it does not.
 
-    Args:
-        num_bytes: how many bytes its contenders take, without the arrays of the copy.
-        point: the point of the race.
-        contender: the contender that is left out if the race does not fit; None for all
-            of them.
+    `num_bytes`: how many bytes its contenders take, without the arrays of the copy.
+    `contender`: the contender that is left out if the race does not fit; None for all
+    of them.
     """
     import cupy
 

@@ -14,9 +14,7 @@ _ALIGNMENT = 64
 class Gradient:
     """The gradient of one variable.
 
-    Attributes:
-        values: float32, of the variable's shape, or `[len(indices), ...]`.
-        indices: int64, the rows that `values` belong to; None for a dense gradient.
+    `indices`: int64, the rows that `values` belong to; None for a dense gradient.
     """
 
     values: np.ndarray
@@ -51,11 +49,8 @@ def sparse(rng: np.random.Generator, indices: np.ndarray, width: int) -> Gradien
 class RowSampler:
     """Draws rows of a table.
 
-    Args:
-        distribution: "uniform", or "zipf(s)": the k-th most popular row is drawn in
-            proportion to k to the power -s; popular rows lie anywhere in the table.
-        rows: how many rows the table has.
-        rng: the generator for the places of popular rows, and for all draws.
+    `distribution`: "uniform", or "zipf(s)": the k-th most popular row is drawn in
+    proportion to k to the power -s; popular rows lie anywhere in the table.
     """
 
     def __init__(self, distribution: str, rows: int, rng: np.random.Generator):

@@ -50,12 +50,9 @@ class Training:
     ):
         """Makes them where the current strategy places them.
 
-        Args:
-            contender: "inner", the optimizer's name, and "sync", whether SyncReplicas
-                is to be around it; "options" of the optimizer.
-            model: as `replica.Graph` takes it; also the number of "tables" of "rows",
-                1 by default, and of dense "layers".
-            num_workers: the quorum of SyncReplicas.
+        `contender`: "inner", the optimizer's name, and "sync", whether SyncReplicas is
+        to be around it; "options" of the optimizer. `model`: as `replica.Graph` takes
+        it; also the number of "tables" of "rows", 1 by default, and of dense "layers".
         """
         layers = tf.keras.layers
         self._is_embedding = bool(model["rows"])
@@ -147,11 +144,7 @@ class Trainer:
     ):
         """Opens nothing yet.
 
-        Args:
-            strategy: the strategy of all contenders.
-            num_workers: how many workers there are.
-            contenders: first arguments of `Training`, by their names.
-            model: the same for all.
+        `contenders`: first arguments of `Training`, by their names.
         """
         self._strategy = strategy
         self._num_workers = num_workers
@@ -175,8 +168,7 @@ class Trainer:
         It makes each update with the mean of the gradients that the workers should
         have computed, by the same optimizer, without a strategy.
 
-        Raises:
-            AssertionError: they differ.
+        Raises AssertionError: they differ.
         """
         alone = self._new({**self._contenders[name], "sync": False})
         rows = self._num_workers * self._model["ids"]

@@ -23,9 +23,8 @@ _int32s = ctypes.c_void_p
 def library() -> ctypes.CDLL:
     """The compiled loops; compiled once in a process.
 
-    Raises:
-        subprocess.CalledProcessError: if g++ fails.
-        FileNotFoundError: if there is no g++.
+    Raises subprocess.CalledProcessError: if g++ fails. Raises FileNotFoundError: if
+    there is no g++.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "libfloor.so"
@@ -58,12 +57,7 @@ def library() -> ctypes.CDLL:
 
 
 class Memory:
-    """Floats outside of NumPy, which asks for huge pages where TensorFlow does not.
-
-    Attributes:
-        pointer: their address.
-        array: a view of them, in the requested shape.
-    """
+    """Floats outside of NumPy, which asks for huge pages where TensorFlow does not."""
 
     def __init__(self, shape: tuple[int, ...]):
         size = int(np.prod(shape))

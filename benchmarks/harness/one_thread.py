@@ -21,9 +21,7 @@ def serve(make: Callable[..., Contender], *arguments: Any) -> Iterator[Contender
 
     The way there and back takes about 50 us, which count as a part of its steps.
 
-    Args:
-        make: a function of a module, called with `arguments` in that process.
-        *arguments: its arguments, which must be picklable.
+    `*arguments`: its arguments, which must be picklable.
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()

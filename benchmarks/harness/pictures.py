@@ -18,15 +18,7 @@ _TITLE = {"x": 0.01, "ha": "left", "weight": "bold", "size": "large"}
 
 @dataclasses.dataclass(frozen=True)
 class Bars:
-    """One panel of horizontal bars.
-
-    Attributes:
-        title: what all bars have in common.
-        unit: the unit of the values.
-        values: the values by the names of the bars, from the top.
-        is_ours: tells by a name whether the bar is ours, which has a colour.
-        is_log: whether the axis is logarithmic.
-    """
+    """One panel of horizontal bars."""
 
     title: str
     unit: str
@@ -39,12 +31,6 @@ def draw_losses(results: Results) -> Any:
     """Draws losses over examples, a panel for each learning rate.
 
     A line is the median of the runs, and the band goes from the lowest to the highest.
-
-    Args:
-        results: the results of `sync_staleness`.
-
-    Returns:
-        The `matplotlib.figure.Figure`.
     """
     panels: dict[str, list[Mapping[str, Any]]] = {}
     for measurement in results["sync_staleness"]:
@@ -228,14 +214,7 @@ def draw_checkpoint(results: Results) -> Any:
 
 
 def draw_scores(results: Results) -> Any:
-    """Draws means and standard deviations of scores, by way of training.
-
-    Args:
-        results: the results of `movielens_scores`.
-
-    Returns:
-        The `matplotlib.figure.Figure`.
-    """
+    """Draws means and standard deviations of scores, by way of training."""
     panels: dict[str, list[Mapping[str, Any]]] = {}
     for measurement in results["movielens_scores"]:
         panels.setdefault(measurement["point"]["model"], []).append(measurement)

@@ -32,15 +32,9 @@ BATCHES = 50
 class Graph:
     """One contender's graph.
 
-    Attributes:
-        inner: "AdamAsync" or "Adam".
-        sync: "ours", "stock" or "" for asynchronous training.
-        global_step: the variable.
-        rows: the placeholder for the rows that a batch looks up, or None.
-        weights: tensors of what is trained; of a table those of the rows in the
-            rehearsal.
-        train_op: the step.
-        hook: of the synchronous optimizer, or None.
+    `rows`: the placeholder for the rows that a batch looks up, or None. `weights`:
+    tensors of what is trained; of a table those of the rows in the rehearsal. `hook`:
+    of the synchronous optimizer, or None.
     """
 
     def __init__(
@@ -52,13 +46,9 @@ class Graph:
     ):
         """Builds it in the default graph.
 
-        Args:
-            name: scope of its variables, since all contenders use the same servers.
-            contender: "sync", "inner", and for synchronous ones "quorum" and "total",
-                and "strict" for ours.
-            model: "rows" of the table, 0 for dense layers, and "ids" in a batch;
-                "width" of dense layers, 64 by default.
-            is_chief: whether this is the chief's.
+        `name`: scope of its variables, since all contenders use the same servers.
+        `model`: "rows" of the table, 0 for dense layers, and "ids" in a batch; "width"
+        of dense layers, 64 by default.
         """
         with tf.variable_scope(name):
             self.global_step = tf.get_variable(
@@ -133,9 +123,7 @@ class Replica:
     def __init__(self, contenders: Mapping[str, Any], model: Mapping[str, Any]):
         """Starts the server and builds the graphs.
 
-        Args:
-            contenders: arguments of `Graph`, by their names.
-            model: the same for all.
+        `contenders`: arguments of `Graph`, by their names.
         """
         resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
         self._index: int = resolver.task_id
@@ -180,12 +168,8 @@ class Replica:
     def run(self, name: str, steps: int, until: int, sleep_secs: float) -> None:
         """Trains.
 
-        Args:
-            name: the contender.
-            steps: how many steps to make; 0 for as many as are needed to get to
-                `until`.
-            until: the global step at which to stop; 0 for none.
-            sleep_secs: how long this worker sleeps in each step.
+        `steps`: how many steps to make; 0 for as many as are needed to get to `until`.
+        `until`: the global step at which to stop; 0 for none.
         """
         self._train(name, steps, until, sleep_secs, self._feed)
 

@@ -113,15 +113,9 @@ def start(
 ) -> Iterator[Replicas]:
     """Starts the processes; none is left at the end.
 
-    Args:
-        num_workers: how many workers compute gradients.
-        contenders: the contenders that the program can open, by their names.
-        model: the same for all.
-        num_ps: how many parameter servers there are.
-        program: a file beside this one, for the processes that are told what to do.
-        coordinated: whether only a chief is told what to do, and the workers are
-            servers. If not, each worker is told, and worker 0 is the chief.
-        env: added to the environment of all.
+    `contenders`: the contenders that the program can open, by their names.
+    `coordinated`: whether only a chief is told what to do, and the workers are servers.
+    If not, each worker is told, and worker 0 is the chief.
     """
     key = secrets.token_hex()
     cluster = clusters.Cluster(
@@ -157,16 +151,7 @@ def start_in_namespaces(
     contenders: Mapping[str, Any],
     model: Mapping[str, Any],
 ) -> Iterator[Replicas]:
-    """Starts `embedding_trainer.py` by `tf-syncrep task`, each task in its own network.
-
-    Args:
-        namespaces: the namespaces by the tasks' names, which are those of
-            `clusters.Cluster`.
-        port: the port on which all tasks listen.
-        options: options of `tf-syncrep task`.
-        contenders: see `start`.
-        model: see `start`.
-    """
+    """Starts `embedding_trainer.py` by `tf-syncrep task`, each task in a network."""
     cluster: dict[str, list[str]] = {}
     for name, namespace in namespaces.items():
         job = name.split("-")[0]
@@ -222,14 +207,7 @@ def take_turns(
 ) -> tuple[dict[str, list[float]], dict[str, int]]:
     """Lets contenders run in turns, another one first in each round.
 
-    Args:
-        runs: for each a function that makes so many steps and returns the seconds.
-        probed: for each roughly the seconds of a step.
-        rounds: how many turns each of them gets.
-        turn_secs: how long a turn is; at least one step is made.
-
-    Returns:
-        For each the seconds of a step in each turn, and the steps made in all.
+    `turn_secs`: how long a turn is; at least one step is made.
     """
     steps = {name: max(1, round(turn_secs / probed[name])) for name in runs}
     samples: dict[str, list[float]] = {name: [] for name in runs}

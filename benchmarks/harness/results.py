@@ -14,15 +14,7 @@ QUICK_ROUNDS = 2
 
 
 def measure(benchmark: Benchmark, quick: bool) -> dict[str, Any]:
-    """Measures all points of a benchmark.
-
-    Args:
-        benchmark: what to measure.
-        quick: whether to measure tiny sizes, to see whether it works.
-
-    Returns:
-        Everything that a report needs, ready for JSON.
-    """
+    """Measures all points of a benchmark."""
     measurements: list[Measurement] = []
     for point in benchmark.points(quick):
         measurements += benchmark.measure(point, QUICK_ROUNDS if quick else ROUNDS)

@@ -30,14 +30,7 @@ _IN_FLOOR = ("adagrad", "ftrl", "momentum", "rowwise_adagrad", "sgd")
 class Optimizer:
     """An optimizer and its rule.
 
-    Attributes:
-        name: the name in tables.
-        ours: the class of `tfs.keras`.
-        theirs: the class of Keras, or None if it has none.
-        options: arguments of both classes.
-        rule: the rule.
-        numbers: the rule's numbers for these arguments.
-        slots: the initial values of its slots.
+    `theirs`: the class of Keras, or None if it has none.
     """
 
     name: str
@@ -190,8 +183,7 @@ def check(
 
     Of a variable with a dense gradient, which has one axis, a part is compared.
 
-    Raises:
-        AssertionError: if it is wrong.
+    Raises AssertionError: if it is wrong.
     """
     for i in range(steps):
         contender.step(i)

@@ -15,11 +15,6 @@ def serve(make: Callable[..., Any], arguments: Sequence[str]) -> None:
     """Calls methods of an object as it is told to, until a signal ends the process.
 
     The answer to each call is its result, or an exception as text.
-
-    Args:
-        make: makes the object from the arguments that the benchmark sends first.
-        arguments: the arguments of the command line: the host and the port to connect
-            to.
     """
     host, port = arguments
     key = os.environ["TF_SYNCREP_BENCHMARK_KEY"].encode()

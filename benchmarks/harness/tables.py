@@ -14,10 +14,7 @@ from .benchmark import describe
 class Table:
     """One table of text.
 
-    Attributes:
-        heading: the text for what all rows have in common.
-        columns: their names; all but the first are figures.
-        rows: cells.
+    `columns`: their names; all but the first are figures.
     """
 
     heading: str

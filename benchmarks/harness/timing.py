@@ -24,12 +24,7 @@ _PAUSE_SECS = 0.005
 class Contender:
     """Something that makes one update after the other.
 
-    Attributes:
-        name: for the table.
-        step: makes one update with batch number i, modulo the number of batches,
-            and returns when it is done.
-        read: returns copies of all variables.
-        prepare: what is done before each step, out of the time; nothing by default.
+    `prepare`: what is done before each step, out of the time; nothing by default.
     """
 
     name: str
@@ -52,13 +47,7 @@ def race(
     how fast memory is copied. No two calls of a contender get the same batch until all
     batches have been used.
 
-    Args:
-        contenders: the contenders, each of which has made a step before.
-        point: the point that is measured, for the record.
-        rounds: how many turns each of them gets.
-        bytes_moved: the bytes of one step, for the record.
-        with_cpu: whether processor time is recorded, too. This is right for contenders
-            in this process that leave no work behind.
+    `bytes_moved`: the bytes of one step, for the record.
     """
     samples: dict[str, list[float]] = {c.name: [] for c in contenders}
     cpu: dict[str, list[float]] = {c.name: [] for c in contenders}

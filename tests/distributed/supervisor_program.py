@@ -74,16 +74,7 @@ def main(
 ):
     """Trains.
 
-    Args:
-        style: see above.
-        batches: how many batches this replica has.
-        quorum: `replicas_to_aggregate`.
-        total: `total_num_replicas`.
-        fails: whether the replica ends by an exception.
-        stop_at: batches during which the process stops itself.
-        target: a server that outlives this process; None for a server of its own.
-        lease_secs: the optimizer's lease. The default is longer than any test.
-        **optimizer: further arguments of the optimizer.
+    `target`: a server that outlives this process; None for a server of its own.
     """
     atexit.register(_tell_of_threads)  # registered first, and so called last
     worker = v1_sessions.Worker(target)

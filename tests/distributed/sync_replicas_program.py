@@ -165,23 +165,8 @@ def main(
 ):
     """Trains, and reports what the chief saw at the end.
 
-    Args:
-        quorum: `replicas_to_aggregate`.
-        total: `total_num_replicas`.
-        batches: how many batches this replica has, beginning with `first_batch`.
-        first_batch: the number of its first batch.
-        stop_at: lists of batches by points; see `Seams`.
-        compute_secs: how long each gradient takes.
-        last_step: the last step of a `StopAtStepHook`.
-        checkpoint_dir: where the chief saves after each of its steps, and from where it
-            restores.
-        bare: whether to train in a bare session until an error, and report the error.
-        nan_at: the batch whose gradient contains a NaN.
-        malformed_push: the number of a batch, and of the input of a push that is
-            malformed in that batch: 0 for the dense gradient, 1 for indices, 2 for
-            values.
-        use_resource: whether variables are resource variables.
-        optimizer: further arguments of the optimizer, by name.
+    `stop_at`: lists of batches by points; see `Seams`. `optimizer`: further arguments
+    of the optimizer, by name.
     """
     worker = v1_sessions.Worker()
     index, is_chief = worker.index, worker.is_chief

@@ -48,16 +48,7 @@ class Tell(tf.train.SessionRunHook):
 
 
 def main(directory, last_step, use_resource, parts, sync, items):
-    """Trains.
-
-    Args:
-        directory: the folder for checkpoints.
-        last_step: the global step at which to end.
-        use_resource: whether variables are resource variables.
-        parts: how many parts the table has.
-        sync: whether the gradients of two replicas are averaged.
-        items: how many items the work queue has.
-    """
+    """Trains."""
     worker = v1_sessions.Worker()
     with tf.device(worker.setter):
         queue = tfs.data.WorkQueue(items, num_epochs=None, name="items")

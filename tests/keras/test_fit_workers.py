@@ -328,12 +328,7 @@ def readers(strategy):
 
 
 def refusals(strategy, made_before):
-    """The message for each unsupported use.
-
-    Args:
-        strategy: the strategy.
-        made_before: a dataset that was made before it.
-    """
+    """The message for each unsupported use."""
     good = fit_scenarios.dataset()
 
     def compiled(strategy=strategy, make=keras_variants.small_model, **options):

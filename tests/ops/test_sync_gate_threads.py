@@ -15,14 +15,7 @@ TIMED_OUT = (tf.errors.DeadlineExceededError, tf.errors.CancelledError)
 
 
 class _Training:
-    """Workers that contribute, and one updater, in a thread each.
-
-    Attributes:
-        threads: all of them, started.
-        errors: the errors that ended threads, except for the gate's being closed.
-        timed_out: how many calls timed out.
-        done: set when the updater has made its updates.
-    """
+    """Workers that contribute, and one updater, in a thread each."""
 
     def __init__(self, gate):
         self._gate = gate

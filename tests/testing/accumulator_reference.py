@@ -8,14 +8,7 @@ import numpy as np
 
 
 class ReferenceAccumulator:
-    """What a `dense_accumulator` or `sparse_accumulator` should do.
-
-    Attributes:
-        step: the accumulator's step, or its round.
-        held: list of pairs (step, gradient).
-        stale: gradients dropped on arrival.
-        voided: gradients discarded later.
-    """
+    """What a `dense_accumulator` or `sparse_accumulator` should do."""
 
     def __init__(self, sparse, reduction_type="MEAN", mode="STEP"):
         self.sparse = sparse

@@ -32,11 +32,7 @@ def step_of(directory: Directory, number: int) -> int:
 
 
 def await_step(directory: Directory, step: str) -> int:
-    """Waits until the checkpoint after the last whole one has reached a step.
-
-    Returns:
-        The number of the last whole checkpoint.
-    """
+    """Waits until the checkpoint after the last whole one has reached a step."""
     deadline = time.monotonic() + output_lines.DEADLINE_SECS
     wanted = STEPS.index(step) + 1
     number = directory.manifests()[-1].number + 1

@@ -35,12 +35,7 @@ class KerasSyncCluster:
     ):
         """Describes the cluster; its servers start when the context is entered.
 
-        Args:
-            folder: an empty folder, for files that tell tasks what to do.
-            num_workers: how many workers it has.
-            namespace: the network of the last worker, if it is not this machine's.
-            **arguments: arguments of the program's `main`. By default there are more
-                steps than any test needs, and a quorum of all workers.
+        `namespace`: the network of the last worker, if it is not this machine's.
         """
         env, namespaces = programs.environment(), {}
         if namespace is not None:
@@ -81,13 +76,7 @@ class KerasSyncCluster:
         return sum(line.startswith("epoch ") for line in lines)
 
     def wait_until_at(self, point: str, worker: int, past: str | None = None) -> None:
-        """Makes a worker stop at a point, and waits until it is there.
-
-        Args:
-            point: the point.
-            worker: the worker.
-            past: another point, at which it stands, and from which it goes on.
-        """
+        """Makes a worker stop at a point, and waits until it is there."""
         name, text = f"worker-{worker}", f"at {point}"
         earlier = self.tasks.output(name).count(text)
         worker_seams.stop_at(self.folder, point, worker)
@@ -133,9 +122,8 @@ class KerasSyncCluster:
     def result(self, exact: bool = True) -> dict[str, Any]:
         """The coordinator's final report.
 
-        Args:
-            exact: whether only workers failed, in a single training: then the result
-                must be exact, and no step may be lost with a worker.
+        `exact`: whether only workers failed, in a single training: then the result must
+        be exact, and no step may be lost with a worker.
         """
         assert self.tasks.wait("chief") == 0, self.tasks.output("chief")
         result = json.loads((self.folder / "result").read_text())
@@ -152,10 +140,8 @@ class KerasSyncCluster:
 def assert_exact(result: dict[str, Any], counts: list[int] | None = None) -> None:
     """Checks what holds of any training that ended in an orderly way, and replays it.
 
-    Args:
-        result: the report of a `Recorder` in a program.
-        counts: how many gradients each update had; by default the quorum, and the rest
-            for the last one.
+    `counts`: how many gradients each update had; by default the quorum, and the rest
+    for the last one.
     """
     stats, updates = result["stats"], len(result["weights"]) - 1
     sync_accounting.assert_identities(stats)

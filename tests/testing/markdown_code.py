@@ -15,11 +15,7 @@ _NOT_RUN = "<!-- not run -->\n"
 class Block:
     """A code block.
 
-    Attributes:
-        language: the language that the page names.
-        code: its text.
-        line: the line of the page where the code begins; the first is 1.
-        is_run: whether the code runs, which the page may deny.
+    `line`: the line of the page where the code begins; the first is 1.
     """
 
     language: str

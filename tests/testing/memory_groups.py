@@ -17,9 +17,6 @@ def bounded(num_bytes: int) -> Iterator[pathlib.Path]:
     It is within the group of this process. The test is skipped where no group can be
     made, which takes root, and with version 2 of control groups their memory controller
     in groups within this one.
-
-    Yields:
-        The folder of the group, for `join`.
     """
     parent, limit = _own_group()
     group = parent / f"tf_syncrep_test_{os.getpid()}"

@@ -111,13 +111,7 @@ Lion = functools.partial(Rule, "lion", *_MOMENTUM)
 
 
 class Twin:
-    """An optimizer and its variables.
-
-    Attributes:
-        values: the variables.
-        averages: their moving averages.
-        steps: how many updates were made.
-    """
+    """An optimizer and its variables."""
 
     def __init__(
         self,
@@ -130,12 +124,7 @@ class Twin:
     ):
         """Begins a training.
 
-        Args:
-            rule: a rule of this module, or one for each variable.
-            values: the initial values of the variables.
-            rate: the learning rate of an update; updates are counted from 0.
-            excluded: the places of variables that weight decay leaves alone.
-            **options: arguments of `tf.keras.optimizers.Optimizer`.
+        `rate`: the learning rate of an update; updates are counted from 0.
         """
         self.values = [np.array(x, np.float64) for x in values]
         self.averages = [x.copy() for x in self.values]

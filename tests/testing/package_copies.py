@@ -21,11 +21,7 @@ sys.path.insert(0, {folder!r})
 
 
 class PackageCopy:
-    """A copy of the installed tf_syncrep, run in processes of its own.
-
-    Attributes:
-        package: the folder of the copy, which a test may change.
-    """
+    """A copy of the installed tf_syncrep, run in processes of its own."""
 
     def __init__(self, folder: pathlib.Path):
         """Copies the package into `folder`, the first on the path of the processes."""

@@ -27,11 +27,7 @@ class Mutant:
     def apply(self, root: pathlib.Path) -> str:
         """Returns the file's text with the defect.
 
-        Args:
-            root: the repository.
-
-        Raises:
-            ValueError: a text to be replaced is not there exactly once.
+        Raises ValueError: a text to be replaced is not there exactly once.
         """
         text = (root / LIB / self.file).read_text()
         for old, new in self.replacements:

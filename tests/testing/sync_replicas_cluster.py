@@ -136,9 +136,7 @@ class SyncReplicasCluster(ReplicaCluster):
         The weights must be those of the applied batches' averages, up to rounding, and
         the counters must agree with each other and with the replicas' reports.
 
-        Args:
-            ending: the replicas that must end in an orderly way; the chief always must.
-            same_gate: whether the gate's task was the same all the time.
+        `ending`: the replicas that must end in an orderly way; the chief always must.
         """
         for worker in ending:
             name = f"worker-{worker}"

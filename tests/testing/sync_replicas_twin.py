@@ -68,12 +68,9 @@ def assert_weights(weights: Any, steps: list[list[Batch]]) -> None:
 class Replica:
     """The model and a SyncReplicasOptimizer, by default in a graph of their own.
 
-    Attributes:
-        graph: the graph; its ops may be added to until a session finalizes it.
-        global_step: the variable, and so are `dense`, `table` and `unused`, whose
-            gradient is None.
-        optimizer: the `SyncReplicasOptimizer`.
-        train_op: its train op.
+    `graph`: the graph; its ops may be added to until a session finalizes it.
+    `global_step`: the variable, and so are `dense`, `table` and `unused`, whose
+    gradient is None.
     """
 
     def __init__(

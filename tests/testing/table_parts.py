@@ -6,13 +6,7 @@ from tf_syncrep.python.ops import table_ops
 
 
 class TablePart:
-    """A part that has these tables, one after the other.
-
-    Attributes:
-        index: the handle of the index.
-        vectors, keys, uses: the variables with a row for each row of the tables.
-        slots: further variables of the shape of `vectors`.
-    """
+    """A part that has these tables, one after the other."""
 
     def __init__(self, tables, width, dtype=tf.float32, num_slots=0, **index):
         """Makes the part; `index` has options for the index."""

@@ -38,11 +38,6 @@ class Model:
 
     The gradient of row `rows[i]` of the table is `row_grads[i]`, and that of the
     vector `vector_grad`: all three are placeholders.
-
-    Attributes:
-        loss: scalar.
-        table_parts: the variables of the table.
-        vector: the variable.
     """
 
     def __init__(self, kind: str, dtype: tf.DType = tf.float32, parts: int = 3):

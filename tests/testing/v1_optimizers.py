@@ -25,13 +25,7 @@ TOLERANCES = {
 
 
 class Rule:
-    """An optimizer that is a rule, and TensorFlow's of that name.
-
-    Attributes:
-        slots: for each slot the twin's name, what it begins with, and what follows the
-            name of its variable in checkpoints.
-        sparse_op: the op of sparse updates, but for the kind of the variable.
-    """
+    """An optimizer that is a rule, and TensorFlow's of that name."""
 
     sparse_op = "Syncrep>{}SparseApplyRule"
 

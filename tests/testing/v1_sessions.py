@@ -11,14 +11,7 @@ _READY_POLL_SECS = 0.1
 
 
 class Worker:
-    """This process as a worker of TF_CONFIG; the first one is the chief.
-
-    Attributes:
-        index: the index of its task, and `device` the name of that.
-        is_chief: whether it is the chief.
-        target: the target of its sessions, and `config` their configuration.
-        setter: places variables on the parameter servers, and ops on this worker.
-    """
+    """This process as a worker of TF_CONFIG; the first one is the chief."""
 
     def __init__(self, target: str | None = None):
         """Starts the task's server, unless there is another target."""

@@ -63,13 +63,7 @@ def _session(cluster, optimizer):
 
 
 def _transfers(cluster, loss_of, use_resource=True):
-    """The sender and the receiver of each tensor that leaves its task in a step.
-
-    Args:
-        cluster: the fixture.
-        loss_of: makes variables, after the global step, and the loss.
-        use_resource: whether they are resource variables.
-    """
+    """The sender and the receiver of each tensor that leaves its task in a step."""
     metadata = tf1.RunMetadata()
     with _replica(cluster, use_resource):
         optimizer, train_op = _minimize(loss_of())

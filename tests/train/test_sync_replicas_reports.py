@@ -153,12 +153,7 @@ def _another_process(monkeypatch):
 
 
 class _Replica(tf1.train.SessionRunHook):
-    """A replica that trains to the end of the training.
-
-    Attributes:
-        steps: how many steps it has made.
-        begins: is set before its first one.
-    """
+    """A replica that trains to the end of the training."""
 
     def __init__(self, server, **arguments):
         self.steps, self.begins = 0, threading.Event()

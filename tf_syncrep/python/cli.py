@@ -54,11 +54,7 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command.
 
-    Args:
-        argv: its arguments; those of the process by default.
-
-    Returns:
-        The exit status.
+    `argv`: its arguments; those of the process by default.
     """
     _open_standard_streams()
     argv = sys.argv[1:] if argv is None else argv

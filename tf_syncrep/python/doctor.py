@@ -33,12 +33,7 @@ _AVX512 = {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
 
 
 class Report:
-    """Facts and problems, in the order in which they were found.
-
-    Attributes:
-        facts: pairs of a label and what was found.
-        problems: sentences that say what is wrong and the command that fixes it.
-    """
+    """Facts and problems, in the order in which they were found."""
 
     def __init__(self):
         self.facts: list[tuple[str, str]] = []
@@ -59,8 +54,7 @@ class Report:
 def main() -> int:
     """Prints the report.
 
-    Returns:
-        The exit status: 0 if all is well, 1 if there is a problem.
+    Returns the exit status: 0 if all is well, 1 if there is a problem.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     report = examine()
@@ -104,11 +98,7 @@ def gpu_driver_version() -> str | None:
 def cpu_level(flags: set[str]) -> str:
     """Returns the instruction set that the kernels choose on a CPU.
 
-    Args:
-        flags: the features of the CPU, as /proc/cpuinfo names them.
-
-    Returns:
-        "avx512", "avx2" or "baseline".
+    `flags`: the features of the CPU, as /proc/cpuinfo names them.
     """
     if flags >= _AVX512:
         return "avx512"

@@ -18,14 +18,9 @@ _DEFAULT_SECS = 600.0
 def check_interval(**given: Any) -> tuple[float | None, int | None]:
     """Checks the interval between checkpoints.
 
-    Args:
-        **given: seconds, then steps, by the names of the users' arguments.
-
-    Returns:
-        Seconds and steps, one of which is None. Without either, 600 seconds.
-
-    Raises:
-        ValueError: a number is out of range, or both are given.
+    `**given`: seconds, then steps, by the names of the users' arguments. Returns
+    Seconds and steps, one of which is None. Without either, 600 seconds. Raises
+    ValueError: a number is out of range, or both are given.
     """
     (secs_name, secs), (steps_name, steps) = given.items()
     if secs is not None:
@@ -45,17 +40,9 @@ def check_options(
 ) -> dict[str, Any]:
     """Checks the users' options for the engine.
 
-    Args:
-        keep: how many checkpoints to keep.
-        full_every: one of this many checkpoints is full.
-        max_kept_bytes: how many bytes of rows each task may keep.
-        max_bytes_per_sec: how fast each task may write; None for no limit.
-
-    Returns:
-        The engine's options.
-
-    Raises:
-        ValueError: an option is out of range.
+    `max_kept_bytes`: how many bytes of rows each task may keep. `max_bytes_per_sec`:
+    how fast each task may write; None for no limit. Raises ValueError: an option is out
+    of range.
     """
     if max_bytes_per_sec is not None:
         max_bytes_per_sec = check_positive("max_bytes_per_sec", max_bytes_per_sec)
@@ -71,14 +58,8 @@ def check_options(
 def check_queues(queues: Any) -> dict[str, Any]:
     """Checks the work queues that are saved in checkpoints.
 
-    Args:
-        queues: the queues by name, or None for none.
-
-    Returns:
-        The queues as a dict.
-
-    Raises:
-        ValueError: `queues` is not a dict of work queues by name.
+    `queues`: the queues by name, or None for none. Raises ValueError: `queues` is not a
+    dict of work queues by name.
     """
     is_right = queues is None or (
         isinstance(queues, Mapping)
@@ -97,14 +78,8 @@ def check_queues(queues: Any) -> dict[str, Any]:
 def check_state(state: Mapping[str, Any] | None) -> dict[str, Any]:
     """Checks the state that is saved beside variables.
 
-    Args:
-        state: values by name; None for nothing.
-
-    Returns:
-        The state as it will be read again.
-
-    Raises:
-        ValueError: JSON cannot hold the state.
+    `state`: values by name; None for nothing. Raises ValueError: JSON cannot hold the
+    state.
     """
     try:
         return json.loads(json.dumps(dict(state or {}), default=_number))

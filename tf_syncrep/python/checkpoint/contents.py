@@ -25,14 +25,8 @@ class Piece:
 
     Row `k` of the piece is row `first + k * stride` of the table.
 
-    Attributes:
-        first: the first row of the piece, as a row of the table.
-        num_rows: how many rows the piece has.
-        stride: how many pieces the table has; 1 if the piece is a range of rows.
-        vocabulary: how many rows the table has.
-        names: the table's name, and those of its slots.
-        uses: for a table that grows, the variable of the group that has the uses of its
-            rows.
+    `first`: the first row of the piece, as a row of the table. `stride`: how many
+    pieces the table has; 1 if the piece is a range of rows.
     """
 
     first: int
@@ -45,12 +39,7 @@ class Piece:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Variables with equally many rows: one that is trained, and its slots.
-
-    Attributes:
-        variables: TensorFlow's variables.
-        pieces: the tables in their rows, in order.
-    """
+    """Variables with equally many rows: one that is trained, and its slots."""
 
     variables: tuple[Any, ...]
     pieces: tuple[Piece, ...]
@@ -58,14 +47,7 @@ class Group:
 
 @dataclasses.dataclass
 class Share:
-    """The variables of one task.
-
-    Attributes:
-        device: the task's CPU.
-        groups: variables that are written row by row.
-        wholes: variables by name that are small enough to be copied at once. In graphs
-            of `tf.compat.v1` they are tensors of the variables' values.
-    """
+    """The variables of one task."""
 
     device: str
     groups: list[Group] = dataclasses.field(default_factory=list)
@@ -121,12 +103,6 @@ class OfPart:
     If a table is restored into other parts than it was saved from, each part gets the
     smallest saved value of all parts. For a power of beta this is the value of the part
     with the most steps.
-
-    Attributes:
-        variable: the variable.
-        tables: names of the tables of the part, without the part's number.
-        part: the part's number.
-        num_parts: how many parts there are.
     """
 
     variable: Any
@@ -142,11 +118,8 @@ class OfPart:
     def stored_names(self, stored: Collection[str]) -> list[str]:
         """Returns the names in a checkpoint whose smallest value the variable gets.
 
-        Args:
-            stored: all names in the checkpoint.
-
-        Returns:
-            Its own names if the tables had as many parts, otherwise those of all parts.
+        Returns Its own names if the tables had as many parts, otherwise those of all
+        parts.
         """
         found = []
         for table, name in zip(self.tables, self.names, strict=True):
@@ -159,16 +132,9 @@ class OfPart:
 class Contents:
     """Everything that a checkpoint holds.
 
-    Attributes:
-        shares: the share of each task.
-        of_parts: variables of parts; they are also among the wholes of the shares. Each
-            is an `OfPart`, or has its `variable`, `names` and `stored_names`.
-        copies: further variables that get the values of saved ones, each listed after
-            the one that it copies.
-        keyed_tables: tables whose rows are found by keys. They are also among the
-            groups of the shares, but are restored in another way.
-        weights: names of wholes that are trained. If one is not finite, the training
-            has come to nothing.
+    `of_parts`: variables of parts; they are also among the wholes of the shares. Each
+    is an `OfPart`, or has its `variable`, `names` and `stored_names`. `weights`: names
+    of wholes that are trained. If one is not finite, the training has come to nothing.
     """
 
     shares: list[Share]

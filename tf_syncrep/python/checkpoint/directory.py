@@ -47,14 +47,9 @@ class DamagedError(Exception):
 class Manifest:
     """What is known of a checkpoint.
 
-    Attributes:
-        number: its number, one higher than that of the checkpoint before.
-        token: a name that no other checkpoint anywhere has.
-        chain: the numbers of the checkpoints that it needs: first the full one, last
-            its own.
-        time: when it was written, in seconds since the epoch.
-        state: the state that is saved beside variables, by name, as JSON can hold it.
-        files: the size of each file, in bytes.
+    `time`: when it was written, in seconds since the epoch. `state`: the state that is
+    saved beside variables, by name, as JSON can hold it. `files`: the size of each
+    file, in bytes.
     """
 
     number: int
@@ -81,12 +76,8 @@ class Directory:
     def __init__(self, path: str | os.PathLike[str], name: str = "directory"):
         """Refers to a folder; creates nothing.
 
-        Args:
-            path: the folder, which need not exist.
-            name: the name of the users' argument for the folder.
-
-        Raises:
-            ValueError: `path` is not the path of a folder.
+        `path`: the folder, which need not exist. Raises ValueError: `path` is not the
+        path of a folder.
         """
         self._argument = name
         if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
@@ -117,13 +108,8 @@ class Directory:
 
         If it has one, a training continues, and waits if the disk is full by now.
 
-        Args:
-            devices: devices of tasks that also have to write to it.
-            write: lets these tasks write.
-
-        Raises:
-            ValueError: the folder cannot be written to, or other programs have written
-                checkpoints to it.
+        Raises ValueError: the folder cannot be written to, or other programs have
+        written checkpoints to it.
         """
         if self.newest_number():
             return
@@ -193,11 +179,7 @@ class Directory:
         return max(self._kinds(), default=0) + 1
 
     def refuse_others(self) -> None:
-        """Raises if all checkpoints in the folder were written by other programs.
-
-        Raises:
-            ValueError: there is such a checkpoint, and none of this package.
-        """
+        """Raises if all checkpoints in the folder were written by other programs."""
         if self.newest_number():
             return
         for number, kinds in sorted(self._kinds().items()):
@@ -212,14 +194,7 @@ class Directory:
     def check(self, manifest: Manifest) -> list[str]:
         """Checks that the files of a checkpoint, and of those it builds on, exist.
 
-        Args:
-            manifest: the manifest of the checkpoint.
-
-        Returns:
-            The prefixes of the checkpoints that it needs, in order.
-
-        Raises:
-            DamagedError: a file is missing, or does not have its size.
+        Raises DamagedError: a file is missing, or does not have its size.
         """
         for number in manifest.chain:
             needed = manifest if number == manifest.number else self._read(number)
@@ -234,14 +209,7 @@ class Directory:
         return [self.prefix(number) for number in manifest.chain]
 
     def commit(self, manifest: Manifest) -> Manifest:
-        """Makes a checkpoint of the files under its prefix.
-
-        Args:
-            manifest: the manifest of the checkpoint, without its files.
-
-        Returns:
-            The manifest with its files.
-        """
+        """Makes a checkpoint of the files under its prefix."""
         prefix = self.prefix(manifest.number)
         kinds = self._kinds()[manifest.number]
         files = {
@@ -271,8 +239,7 @@ class Directory:
     def note_progress(self, progress: dict[str, Any]) -> None:
         """Notes how far training got, so that a later run can say what was lost.
 
-        Args:
-            progress: the progress, as JSON can hold it.
+        `progress`: the progress, as JSON can hold it.
         """
         try:
             tf.io.gfile.makedirs(self.path)
@@ -300,11 +267,7 @@ class Directory:
         tf.io.gfile.rename(temporary, path, overwrite=True)
 
     def delete_unneeded(self, keep: int) -> None:
-        """Deletes all but the newest checkpoints and those that they need.
-
-        Args:
-            keep: how many to keep that are finite. The newest one stays in any case.
-        """
+        """Deletes all but the newest checkpoints and those that they need."""
         manifests = self.manifests()
         finite = [x for x in manifests if x.not_finite is None]
         kept = [*finite[-keep:], *manifests[-1:]]
@@ -316,9 +279,8 @@ class Directory:
     def delete_leftovers(self, number: int | None = None) -> None:
         """Deletes the remains of checkpoints that were never completed.
 
-        Args:
-            number: the number of the checkpoint to delete, unless another program has
-                completed one with that number; None for all.
+        `number`: the number of the checkpoint to delete, unless another program has
+        completed one with that number; None for all.
         """
         for other, kinds in self._kinds().items():
             if "writing" not in kinds or number not in (None, other):
@@ -379,8 +341,7 @@ class Directory:
 def _await_files(paths: Sequence[str]) -> list[str]:
     """Waits for files of other tasks, which may take a while to become visible.
 
-    Returns:
-        The files that did not appear.
+    Returns the files that did not appear.
     """
     deadline = time.monotonic() + _TRIAL_SECS
     while missing := [path for path in paths if not tf.io.gfile.exists(path)]:

@@ -48,23 +48,13 @@ class Calls:
     """
 
     def __init__(self, apart: Callable[[], Any] = contextlib.nullcontext):
-        """Traces nothing yet.
-
-        Args:
-            apart: a context manager around each call.
-        """
+        """Traces nothing yet."""
         self._apart = apart
         self._contents: Contents | None = None
         self._writers: list[Any] = []
 
     def use(self, contents: Contents, name: str, **options: Any) -> None:
-        """Traces functions for the variables that are saved from now on.
-
-        Args:
-            contents: the variables.
-            name: the name of the writers on their tasks.
-            **options: options of `checkpoint_begin`.
-        """
+        """Traces functions for the variables that are saved from now on."""
         if contents is self._contents:
             return
         self._contents = contents
@@ -208,12 +198,8 @@ _being_written_lock = threading.Lock()
 class Saving:
     """A checkpoint that is being written.
 
-    Attributes:
-        manifest: the manifest, once the checkpoint is complete.
-        bytes_written: how many bytes were written.
-        rows_written: how many rows of tables were written.
-        kept_bytes: the most bytes of rows that a task kept at one time.
-        secs: how long it took, from the moment of the checkpoint on.
+    `bytes_written`: how many bytes were written. `kept_bytes`: the most bytes of rows
+    that a task kept at one time.
     """
 
     def __init__(self):
@@ -239,8 +225,7 @@ class Saving:
     def wait(self) -> Manifest:
         """Waits until it is complete.
 
-        Raises:
-            Exception: it has failed.
+        Raises Exception: it has failed.
         """
         self.wait_until_over()
         if self._error is not None:
@@ -273,15 +258,10 @@ class Engine:
     ):
         """Creates the engine; touches no file yet.
 
-        Args:
-            directory: the folder.
-            calls: calls TensorFlow.
-            keep: how many checkpoints to keep, besides those that they need.
-            full_every: every k-th checkpoint is full, and 1 makes all full; the others
-                hold the rows that have changed since the checkpoint before.
-            max_kept_bytes: how many bytes of overwritten rows a task may keep.
-            patience_secs: how long a task waits for a file system that accepts nothing.
-            max_bytes_per_sec: how fast a task may write; 0 for no limit.
+        `full_every`: every k-th checkpoint is full, and 1 makes all full; the others
+        hold the rows that have changed since the checkpoint before. `max_kept_bytes`:
+        how many bytes of overwritten rows a task may keep. `max_bytes_per_sec`: how
+        fast a task may write; 0 for no limit.
         """
         self.directory = directory
         self._keep = keep
@@ -301,11 +281,7 @@ class Engine:
     def check_writable(self, contents: Contents) -> None:
         """Checks that all tasks can write to the folder, if it has no checkpoint yet.
 
-        Args:
-            contents: the variables to save.
-
-        Raises:
-            ValueError: a task cannot write there, or writes elsewhere.
+        Raises ValueError: a task cannot write there, or writes elsewhere.
         """
         self.directory.check_writable(
             [share.device for share in contents.shares],
@@ -313,11 +289,7 @@ class Engine:
         )
 
     def prepare(self, contents: Contents) -> None:
-        """Makes the calls of tasks, before a graph of `tf.compat.v1` is complete.
-
-        Args:
-            contents: the variables that are saved from now on.
-        """
+        """Makes the calls of tasks, before a graph of `tf.compat.v1` is complete."""
         # The writers are named after the folder. So a program that continues where
         # another one died finds the writers that the other one had started, and that
         # may still be writing.
@@ -329,19 +301,10 @@ class Engine:
     ) -> Saving:
         """Begins to write a checkpoint; a thread continues.
 
-        Args:
-            contents: the variables to save.
-            state: called at the moment of the checkpoint; returns what JSON can hold.
-                Its entry "not_finite", if there is one, says what is not finite, so
-                that nobody goes on from the checkpoint.
-            moment: calls a function at the moment of the checkpoint.
-
-        Returns:
-            The checkpoint that is being written.
-
-        Raises:
-            RuntimeError: another checkpoint is being written.
-            Exception: the checkpoint could not begin.
+        `state`: called at the moment of the checkpoint; returns what JSON can hold. Its
+        entry "not_finite", if there is one, says what is not finite, so that nobody
+        goes on from the checkpoint. Raises RuntimeError: another checkpoint is being
+        written. Raises Exception: the checkpoint could not begin.
         """
         path = self.directory.path
         with _being_written_lock:
@@ -484,17 +447,11 @@ class Engine:
     def restore(self, contents: Contents) -> Manifest | None:
         """Restores the newest whole checkpoint whose weights are finite.
 
-        Args:
-            contents: the variables to restore; the checkpoint may hold more.
-
-        Returns:
-            The checkpoint's manifest; None if there is no checkpoint, or none that is
-            finite.
-
-        Raises:
-            ValueError: the newest checkpoint lacks a variable, or has another shape for
-                it; or all checkpoints were written by other programs.
-            DamagedError: there are checkpoints, but none is whole.
+        `contents`: the variables to restore; the checkpoint may hold more. Returns the
+        checkpoint's manifest; None if there is no checkpoint, or none that is finite.
+        Raises ValueError: the newest checkpoint lacks a variable, or has another shape
+        for it; or all checkpoints were written by other programs. Raises DamagedError:
+        there are checkpoints, but none is whole.
         """
         # Checkpoints that tasks are writing, and their base, belong to the past now.
         self._tidied, self._base = False, None

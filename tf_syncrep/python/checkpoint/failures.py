@@ -16,10 +16,8 @@ class Failures:
     ):
         """Begins a run.
 
-        Args:
-            directory: the folder.
-            log: logs an error, as `logging.error` does.
-            raise_at_end: whether a run raises an error if its last checkpoint failed.
+        `log`: logs an error, as `logging.error` does. `raise_at_end`: whether a run
+        raises an error if its last checkpoint failed.
         """
         self._directory = directory
         self._log = log
@@ -38,8 +36,7 @@ class Failures:
     def note(self, error: BaseException | None) -> None:
         """Says once why a checkpoint failed.
 
-        Args:
-            error: the error, or None if the checkpoint did not fail.
+        `error`: the error, or None if the checkpoint did not fail.
         """
         if error is not None and error not in self._errors:
             self._log("A checkpoint was not written: %s", error)
@@ -48,8 +45,7 @@ class Failures:
     def end_without_last(self) -> None:
         """Says that no checkpoint has the end of the run.
 
-        Raises:
-            Exception: the error of the last checkpoint, if `raise_at_end` is set.
+        Raises Exception: the error of the last checkpoint, if `raise_at_end` is set.
         """
         self._log(
             "The end of this training is in no checkpoint: %d of %d were written to "

@@ -25,13 +25,8 @@ _IDS, _ROWS = "ids", "rows"
 class KeyedPart:
     """The part of a table that one task has.
 
-    Attributes:
-        device: the task's CPU.
-        variables: the vectors, keys and uses of the rows, and the slots of the vectors.
-        num_rows: for how many rows there is room.
-        reset: frees all rows.
-        add: makes rows for keys, given the keys, when each was used last, and how
-            often; returns the rows.
+    `add`: makes rows for keys, given the keys, when each was used last, and how often;
+    returns the rows.
     """
 
     device: str
@@ -43,15 +38,7 @@ class KeyedPart:
 
 @dataclasses.dataclass(frozen=True)
 class KeyedTable:
-    """A table whose rows are found by keys.
-
-    Attributes:
-        name: the name under which it is saved.
-        arrays: the names of the arrays of which its rows consist, in the order of the
-            parts' variables.
-        parts: the parts of the table.
-        owners: returns which part has each of some keys.
-    """
+    """A table whose rows are found by keys."""
 
     name: str
     arrays: tuple[str, ...]
@@ -77,14 +64,10 @@ class KeyedTable:
     ) -> list[_Chunk]:
         """Finds out which chunks to read; writes nothing.
 
-        Args:
-            saved: the `description` in the checkpoint; None if there is none.
-            readers: the readers of a full checkpoint and of those with its changes, in
-                order, by the checkpoints' prefixes.
-
-        Raises:
-            ValueError: the table is not in the checkpoint, has rows of another shape
-                there, or more rows than there is room for.
+        `saved`: the `description` in the checkpoint; None if there is none. `readers`:
+        the readers of a full checkpoint and of those with its changes, in order, by the
+        checkpoints' prefixes. Raises ValueError: the table is not in the checkpoint,
+        has rows of another shape there, or more rows than there is room for.
         """
         last = list(readers)[-1]
         if saved is None:
@@ -138,11 +121,7 @@ class KeyedTable:
                 yield _Chunk(prefix, rows, masks)
 
     def restore(self, chunks: Sequence[_Chunk]) -> None:
-        """Restores the table.
-
-        Args:
-            chunks: the chunks that `plan` returned.
-        """
+        """Restores the table."""
         for number, part in enumerate(self.parts):
             with tf.device(part.device):
                 part.reset()
@@ -159,13 +138,7 @@ class KeyedTable:
 
 @dataclasses.dataclass(frozen=True)
 class _Chunk:
-    """Some rows of a table in a checkpoint.
-
-    Attributes:
-        prefix: the prefix of the checkpoint.
-        names: the names of the arrays of these rows.
-        masks: for each part of the table, which of the rows belong to it.
-    """
+    """Some rows of a table in a checkpoint."""
 
     prefix: str
     names: list[str]

@@ -18,40 +18,24 @@ class Progress:
     """
 
     def __init__(self, directory: Directory):
-        """Notes nothing yet.
-
-        Args:
-            directory: the folder.
-        """
+        """Notes nothing yet."""
         self._directory = directory
         self._noted = 0  # the last number of steps
         self._bound = 0
         self._noted_at = 0.0
 
     def begin(self, steps: int) -> None:
-        """Notes that a training begins, even right after a checkpoint.
-
-        Args:
-            steps: how many steps there were already.
-        """
+        """Notes that a training begins, even right after a checkpoint."""
         self._note(steps, ahead=1)
 
     def note(self, steps: int) -> None:
-        """Notes the number of steps, if the last note may not cover the next step.
-
-        Args:
-            steps: how many steps there were since the training began.
-        """
+        """Notes the number of steps, if the last note may not cover the next step."""
         is_due = time.monotonic() - self._noted_at >= _NOTE_SECS
         if is_due or steps >= self._bound:
             self._note(steps, ahead=max(1, 2 * (steps - self._noted)))
 
     def end(self, steps: int) -> None:
-        """Notes that the training ends.
-
-        Args:
-            steps: how many steps there were.
-        """
+        """Notes that the training ends."""
         self._note(steps, ahead=0)
 
     def _note(self, steps: int, ahead: int) -> None:
@@ -60,15 +44,7 @@ class Progress:
         self._directory.note_progress({"steps": self._bound, "time": time.time()})
 
     def lost_since(self, manifest: Manifest, steps: int) -> str:
-        """Says how much was trained after a checkpoint, as far as that was noted.
-
-        Args:
-            manifest: the manifest of the checkpoint.
-            steps: the number of steps from which training continues.
-
-        Returns:
-            The end of a sentence.
-        """
+        """Says how much was trained after a checkpoint, as far as that was noted."""
         noted = self._directory.progress()
         try:
             lost = int(noted["steps"]) - steps

@@ -11,12 +11,7 @@ from tf_syncrep.python.checkpoint.directory import Manifest
 
 
 def states_of(queues: Mapping[str, Any], session: Any = None) -> dict[str, list[int]]:
-    """Returns the states of work queues by their names, as JSON can hold them.
-
-    Args:
-        queues: the queues by name.
-        session: the session, in graphs of `tf.compat.v1`.
-    """
+    """Returns the states of work queues by their names, as JSON can hold them."""
     return {
         name: [int(x) for x in queue.save(session)] for name, queue in queues.items()
     }
@@ -27,13 +22,7 @@ def restore_queues(
 ) -> None:
     """Continues from the states of work queues in a checkpoint.
 
-    Args:
-        queues: the queues by name.
-        manifest: the checkpoint's.
-        session: the session, in graphs of `tf.compat.v1`.
-
-    Raises:
-        ValueError: the checkpoint has no queue of one of the names.
+    Raises ValueError: the checkpoint has no queue of one of the names.
     """
     states = manifest.state["work_queues"]
     for name, queue in queues.items():

@@ -32,29 +32,21 @@ def _owner_of_graph() -> str:
 class SessionCalls(Calls):
     """Builds the ops into a graph, once, and runs them in its sessions.
 
-    Attributes:
-        session: the session in which the ops run; set it before the first call.
+    `session`: the session in which the ops run; set it before the first call.
     """
 
     def __init__(self, saver: Any):
         """Builds nothing yet.
 
-        Args:
-            saver: a `tf.compat.v1.train.Saver` of the variables that are not written
-                row by row; None if there are none.
+        `saver`: a `tf.compat.v1.train.Saver` of the variables that are not written row
+        by row; None if there are none.
         """
         super().__init__()
         self.session: Any = None
         self._saver = saver
 
     def use(self, contents: Contents, name: str, **options: Any) -> None:
-        """Builds the ops.
-
-        Args:
-            contents: the variables to save.
-            name: the name of the writers on their tasks.
-            **options: options of `checkpoint_begin`.
-        """
+        """Builds the ops."""
         if self._contents is not None:
             assert contents is self._contents
             return

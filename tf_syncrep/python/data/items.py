@@ -14,11 +14,7 @@ from tf_syncrep.python.sync.arguments import check_count
 def as_items(given: Any) -> np.ndarray | range:
     """Returns an array with an item in each row, or a range.
 
-    Args:
-        given: a sequence of numbers, strings or paths, or a number of items.
-
-    Raises:
-        ValueError: it is none of these, or has no items.
+    Raises ValueError: it is none of these, or has no items.
     """
     if isinstance(given, range):
         items: Any = given

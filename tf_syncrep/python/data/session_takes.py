@@ -29,11 +29,7 @@ class SessionLedger:
     """A queue's ledger, by ops that are built before the graph is complete."""
 
     def __init__(self, handle: Any):
-        """Builds the ops, on the device of the context.
-
-        Args:
-            handle: the handle of the queue.
-        """
+        """Builds the ops, on the device of the context."""
         self._stats = list(work_queue_ops.work_queue_stats(handle))
         self._recent = work_queue_ops.work_queue_recent(handle)
         self._saved = work_queue_ops.work_queue_save(handle)
@@ -58,17 +54,7 @@ class SessionLedger:
 
 
 def through_session(take: Take, name: str, num_readers: int) -> Take:
-    """Makes the takes of one dataset run in the graph around it.
-
-    Args:
-        take: builds the ops that take an item.
-        name: a name for the ops.
-        num_readers: how many streams there are.
-
-    Returns:
-        The same for functions of a dataset whose readers ask one after the other. It
-        waits until the graph's queue runners have started.
-    """
+    """Makes the takes of one dataset run in the graph around it."""
     types = [tf.int64] * 3
     asked = tf.queue.FIFOQueue(1, types, [[]] * 3, name=f"{name}_asked")
     given = tf.queue.FIFOQueue(1, types, [[]] * 3, name=f"{name}_given")
@@ -107,14 +93,7 @@ class _Answers(SessionLoop):
     """
 
     def __init__(self, take: Take, asked: Any, given: Any, num_readers: int):
-        """Builds the ops.
-
-        Args:
-            take: builds the ops that take an item.
-            asked: the queue of questions.
-            given: the queue of answers.
-            num_readers: how many streams there are.
-        """
+        """Builds the ops."""
         number, stream, last = asked.dequeue()
         self._taken = [stream, number, *take(stream, last)]
         self._answer = [tf.compat.v1.placeholder(tf.int64, []) for _ in range(3)]

@@ -30,12 +30,7 @@ class AllowError(ValueError):
 def check(allow: str) -> None:
     """Checks a value of `--allow`.
 
-    Args:
-        allow: "all", or several of "local", "cluster", networks and addresses,
-            separated by commas.
-
-    Raises:
-        AllowError: the value is malformed, or connections cannot be restricted here.
+    Raises AllowError: the value is malformed, or connections cannot be restricted here.
     """
     if not _opens_to_all(allow):
         _networks(allow)
@@ -47,16 +42,7 @@ def environment(
 ) -> dict[str, str]:
     """Returns the environment of a process to which only hosts in `allow` can connect.
 
-    Args:
-        allow: see `check`.
-        config: the cluster whose hosts "cluster" stands for.
-        base: the environment to start from.
-
-    Returns:
-        A new environment.
-
-    Raises:
-        AllowError: see `check`.
+    Raises AllowError: see `check`.
     """
     check(allow)
     environ = dict(base)
@@ -80,12 +66,7 @@ def restrict_this_process(allow: str, config: TaskConfig) -> None:
     The process restarts itself, with the same command and process id, if it was not
     started with the library: a library is preloaded only when a program starts.
 
-    Args:
-        allow: see `check`.
-        config: see `environment`.
-
-    Raises:
-        AllowError: see `check`.
+    Raises AllowError: see `check`.
     """
     environ = environment(allow, config, os.environ)
     if environ != dict(os.environ):
@@ -160,8 +141,7 @@ def _library_path() -> str:
 def _check_library() -> None:
     """Checks that the library can be preloaded.
 
-    Raises:
-        AllowError: it cannot.
+    Raises AllowError: it cannot.
     """
     path, remedy = _library_path(), "--allow all opens the ports to everybody"
     if not os.path.exists(path):

@@ -93,16 +93,9 @@ def split_address(
 ) -> tuple[str, int]:
     """Splits "host:port".
 
-    Args:
-        address: the name of a host, an IPv4 address, or an IPv6 address in brackets; a
-          colon, a port.
-        where: what the address is, for the error message.
-
-    Returns:
-        The host, without brackets, and the port.
-
-    Raises:
-        ClusterConfigError: there is no host, or no port between 1 and 65535.
+    `address`: the name of a host, an IPv4 address, or an IPv6 address in brackets; a
+    colon, a port. Raises ClusterConfigError: there is no host, or no port between 1 and
+    65535.
     """
     match = _ADDRESS.fullmatch(address)
     if match is None or not 0 < int(match[2]) < 65536:

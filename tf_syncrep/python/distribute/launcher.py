@@ -228,9 +228,8 @@ class _Run:
     def _run_once(self) -> int:
         """Starts all tasks and waits for the script's end; returns its status.
 
-        Raises:
-            _Restart: all tasks have to be started again.
-            _Stop: the run ends for another reason.
+        Raises _Restart: all tasks have to be started again. Raises _Stop: the run ends
+        for another reason.
         """
         self._start_servers()
         for name in self._scripts:
@@ -289,8 +288,7 @@ class _Run:
     def _next_event(self, timeout_secs: float | None = None) -> _Event | None:
         """Returns the next event, or None when the time is up.
 
-        Raises:
-            _Stop: nobody reads the output any more.
+        Raises _Stop: nobody reads the output any more.
         """
         try:
             event = self._events.get(timeout=timeout_secs)
@@ -380,11 +378,8 @@ class _Run:
     def _wait_for_script(self) -> int:
         """Waits for the script's end in its leader, then a while for its other tasks.
 
-        Returns:
-            The run's status, if it was not ended by a failure.
-
-        Raises:
-            _Stop: a failure has ended the run.
+        Returns the run's status, if it was not ended by a failure. Raises _Stop: a
+        failure has ended the run.
         """
         deadline = None
         while self._awaited:
@@ -413,11 +408,7 @@ class _Run:
         return 0
 
     def _say_if_silent(self) -> float:
-        """Says once what may be wrong, if no task has written a line for long.
-
-        Returns:
-            After how many seconds to check again.
-        """
+        """Says once what may be wrong, if no task has written a line for long."""
         left = self._last_line + _SILENCE_SECS - time.monotonic()
         if left > 0:
             return left
@@ -432,8 +423,7 @@ class _Run:
     def _handle_exit(self, process: TaskProcess) -> None:
         """Decides what the end of a process means for the run.
 
-        Raises:
-            _Stop: the run ends.
+        Raises _Stop: the run ends.
         """
         name = process.name
         if name in self._awaited:
@@ -526,11 +516,7 @@ class _Run:
     def _forward(self, event: _Signal) -> int:
         """Sends a signal on to the script and waits for its end.
 
-        Returns:
-            The script's status: that of the first task, in their order, that failed.
-
-        Raises:
-            _Stop: nobody reads the output any more.
+        Raises _Stop: nobody reads the output any more.
         """
         targets = [self._processes[name] for name in self._awaited]
         self._output.say(

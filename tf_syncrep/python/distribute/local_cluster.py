@@ -27,11 +27,7 @@ _PACKAGE_DIRECTORY = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """One task of a local cluster.
-
-    Attributes:
-        config: the cluster and the task's place in it.
-    """
+    """One task of a local cluster."""
 
     config: TaskConfig
 
@@ -53,11 +49,7 @@ class Task:
     def environment(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
         """Returns the environment of the task's process.
 
-        Args:
-            base: the environment to extend; `os.environ` by default.
-
-        Returns:
-            A new environment.
+        `base`: the environment to extend; `os.environ` by default.
         """
         environ = dict(os.environ if base is None else base)
         # Each line appears when it is written, and not after 8 KB.
@@ -79,11 +71,7 @@ class Task:
 
 
 def tasks_of(cluster: Mapping[str, Sequence[str]]) -> list[Task]:
-    """Returns a cluster's tasks: the chief first, then workers, then parameter servers.
-
-    Args:
-        cluster: addresses by job.
-    """
+    """Returns a cluster's tasks: the chief, then workers, then parameter servers."""
     return [
         Task(TaskConfig(cluster, job, index))
         for job in JOBS
@@ -92,11 +80,7 @@ def tasks_of(cluster: Mapping[str, Sequence[str]]) -> list[Task]:
 
 
 def evaluator_of(cluster: Mapping[str, Sequence[str]]) -> Task:
-    """Returns a cluster's evaluator task, which follows its checkpoints from outside.
-
-    Args:
-        cluster: addresses by job.
-    """
+    """Returns a cluster's evaluator, which follows its checkpoints from outside."""
     return Task(TaskConfig(cluster, EVALUATOR, 0))
 
 
@@ -108,42 +92,26 @@ def task_name(job: str, index: int) -> str:
 def server_command(allow: str) -> list[str]:
     """Returns the command that serves a task with this interpreter and this package.
 
-    Args:
-        allow: who may connect to it, as in `--allow`.
+    `allow`: who may connect to it, as in `--allow`.
     """
     return own_command("cli", "serve", "--allow", allow)
 
 
 def own_command(module: str, *args: str) -> list[str]:
-    """Returns the command for `main` of a module with this interpreter and package.
-
-    Args:
-        module: its name below this package's modules.
-        *args: the arguments in `sys.argv`, after the program's name.
-    """
+    """Returns the command for `main` of a module with this interpreter and package."""
     root = os.path.dirname(_PACKAGE_DIRECTORY)
     return [sys.executable, "-c", _RUN.format(root=root, module=module), *args]
 
 
 class LocalCluster:
-    """A cluster's tasks on reserved ports of this machine.
-
-    Attributes:
-        tasks: all tasks, the chief first, then workers, then parameter servers.
-    """
+    """A cluster's tasks on reserved ports of this machine."""
 
     def __init__(self, num_workers: int, num_ps: int, chief: bool, base_port: int = 0):
         """Reserves a port for each task.
 
-        Args:
-            num_workers: the number of workers.
-            num_ps: the number of parameter servers.
-            chief: whether the cluster has a chief task.
-            base_port: the first of consecutive ports; 0 for any that are free.
-
-        Raises:
-            PortUnavailableError: one of the consecutive ports is in use; the message
-                names the port and the task.
+        `base_port`: the first of consecutive ports; 0 for any that are free. Raises
+        PortUnavailableError: one of the consecutive ports is in use; the message names
+        the port and the task.
         """
         counts = dict(zip(JOBS, (int(chief), num_workers, num_ps), strict=True))
         self._ports: list[ports.ReservedPort] = []

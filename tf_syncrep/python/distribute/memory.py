@@ -21,11 +21,7 @@ def keep_for_messages(environ: Mapping[str, str] = os.environ) -> bool:
     these are half of the pages, and they cost a quarter of the processor time of
     reading it.
 
-    Args:
-        environ: the environment; if it configures malloc, nothing is changed.
-
-    Returns:
-        Whether the setting was changed. Other C libraries have no such function.
+    `environ`: the environment; if it configures malloc, nothing is changed.
     """
     if any(x.startswith(("MALLOC_", "GLIBC_TUNABLES")) for x in environ):
         return False

@@ -70,13 +70,7 @@ class Output:
         on_closed: Callable[[], None],
         prefix: bool = True,
     ):
-        """Chooses widths and colours.
-
-        Args:
-            names: the names of all tasks that will write.
-            on_closed: called once, when nobody can read the output any more.
-            prefix: whether a line begins with the time and the task's name.
-        """
+        """Chooses widths and colours."""
         for output in (sys.stdout, sys.stderr):
             if isinstance(output, io.TextIOWrapper):
                 output.reconfigure(errors="replace")  # any locale can show the result
@@ -146,9 +140,8 @@ class Output:
 def open_terminal() -> tuple[int, int] | None:
     """Opens a terminal for a script, with the size of standard output's.
 
-    Returns:
-        The end to read from, and the script's end; None if standard output is no
-        terminal.
+    Returns the end to read from, and the script's end; None if standard output is no
+    terminal.
     """
     if not sys.stdout.isatty():
         return None
@@ -171,11 +164,7 @@ class LogFilter:
     """
 
     def __init__(self, environ: Mapping[str, str]):
-        """Begins with the first line.
-
-        Args:
-            environ: the task's environment.
-        """
+        """Begins with the first line."""
         level = environ.get("TF_CPP_MIN_LOG_LEVEL", "0")
         self._early_is_unwanted = level in ("1", "2", "3")
         # whether the line before was unwanted, and may continue

@@ -38,12 +38,8 @@ class ReservedPort:
     def __init__(self, port: int = 0):
         """Reserves a port on all interfaces, where TensorFlow's servers listen.
 
-        Args:
-            port: the port, or 0 for any free one.
-
-        Raises:
-            PortUnavailableError: another process holds the port, or this one may not
-                share it.
+        Raises PortUnavailableError: another process holds the port, or this one may not
+        share it.
         """
         if port:
             check_port_is_free(port)
@@ -69,13 +65,9 @@ class ReservedPort:
 def check_port_is_free(port: int, environ: Mapping[str, str] | None = None) -> None:
     """Checks that a server of this process could listen on a port.
 
-    Args:
-        port: a TCP port.
-        environ: an environment in which TF_GRPC_REUSE_PORT may say that the server will
-            share the port with its launcher; empty by default.
-
-    Raises:
-        PortUnavailableError: it could not.
+    `environ`: an environment in which TF_GRPC_REUSE_PORT may say that the server will
+    share the port with its launcher; empty by default. Raises PortUnavailableError: it
+    could not.
     """
     shares = (environ or {}).get(REUSE_PORT_VARIABLE, "").lower() in ("1", "true")
     # Without SO_REUSEADDR, an earlier server's connections in TIME_WAIT would count as

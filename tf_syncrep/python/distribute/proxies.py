@@ -14,13 +14,6 @@ def environment(config: TaskConfig, base: Mapping[str, str]) -> dict[str, str]:
     """Returns an environment in which gRPC uses no proxy for the tasks of a cluster.
 
     A proxy that does not reach them would make TensorFlow wait for ever.
-
-    Args:
-        config: the cluster.
-        base: the environment to extend.
-
-    Returns:
-        A new environment.
     """
     environ = dict(base)
     tasks = [split_address(x)[0] for tasks in config.cluster.values() for x in tasks]

@@ -21,13 +21,7 @@ def grpc_answers(address: str, timeout_secs: float = 1.0) -> bool:
     An accepted connection alone proves little: the kernel accepts connections even for
     a process that is stopped.
 
-    Args:
-        address: "host:port".
-        timeout_secs: how long to wait for the connection, and for each part of the
-          answer.
-
-    Returns:
-        True if the server answered in time, in HTTP/2.
+    Returns True if the server answered in time, in HTTP/2.
     """
     try:
         with socket.create_connection(

@@ -18,17 +18,7 @@ class ScriptError(ValueError):
 
 
 def command(script: str, args: Sequence[str] = (), module: bool = False) -> list[str]:
-    """Returns the command line that runs a script.
-
-    Args:
-        script: a Python file, a folder with a `__main__.py`, another executable file,
-          or, with `module`, a module's name.
-        args: the script's own arguments.
-        module: whether `script` is a module's name.
-
-    Returns:
-        The words of the command line.
-    """
+    """Returns the command line that runs a script."""
     if module:
         return [sys.executable, "-m", script, *args]
     if not script.endswith(".py") and _is_executable_file(script):
@@ -39,12 +29,7 @@ def command(script: str, args: Sequence[str] = (), module: bool = False) -> list
 def check(script: str, module: bool = False) -> None:
     """Checks that a script exists.
 
-    Args:
-        script: see `command`.
-        module: whether `script` is a module's name.
-
-    Raises:
-        ScriptError: the script does not exist.
+    Raises ScriptError: the script does not exist.
     """
     if module:
         if not _module_exists(script):

@@ -37,10 +37,8 @@ def serve(
     an argument is wrong; and NO_LIBRARY if TensorFlow or the op library cannot be
     loaded.
 
-    Args:
-        allowed: who may connect, as in `--allow`.
-        tls_files: the value of `--tls`, if the task can be reached only through TLS.
-        tls_base_port: see `tunnels.open_for`.
+    `allowed`: who may connect, as in `--allow`. `tls_files`: the value of `--tls`, if
+    the task can be reached only through TLS.
     """
     signalled, signal_pipe = os.pipe()
     os.set_blocking(signal_pipe, False)

@@ -34,9 +34,8 @@ def die_with_parent(parent: int) -> None:
     It is meant for `subprocess.Popen(preexec_fn=...)`: it allocates nothing, and takes
     no lock that another thread of the parent could hold.
 
-    Args:
-        parent: the parent's process id, so that it notices if the parent has died
-            already.
+    `parent`: the parent's process id, so that it notices if the parent has died
+    already.
     """
     _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:
@@ -55,9 +54,6 @@ def kill_descendants(but_not: Collection[int] = ()) -> None:
     A process that forks while it is being killed leaves an orphan, which becomes a
     child of this process and is found in the next pass; the end is reached when the
     kernel knows of no child.
-
-    Args:
-        but_not: processes that are left alive, with all below them.
     """
     # A process in uninterruptible sleep may outlast the deadline.
     deadline = time.monotonic() + _REAP_DEADLINE_SECS
@@ -77,12 +73,7 @@ def kill_descendants(but_not: Collection[int] = ()) -> None:
 
 
 def reap_orphans(but_not: Collection[int]) -> None:
-    """Reaps what has ended of the orphans that this process has become the parent of.
-
-    Args:
-        but_not: its own children, whose ends others wait for. No other child of its own
-            may be there.
-    """
+    """Reaps what has ended of the orphans of which this process is the parent now."""
     for pid in descendants(os.getpid(), but_not):
         with contextlib.suppress(ChildProcessError):  # its parent lives
             os.waitpid(pid, os.WNOHANG)
@@ -94,13 +85,6 @@ def run_command(command: Sequence[str], descriptors: Sequence[int] = ()) -> int:
     The command leads a session of its own, so that a terminal's Ctrl-C reaches only
     this process, which passes on the STOP_SIGNALS that it does not ignore. Handlers can
     be set only in the main thread; in another one nothing is passed on.
-
-    Args:
-        command: the program and its arguments.
-        descriptors: the files that it inherits, besides the standard ones.
-
-    Returns:
-        Its status, or 128 plus the number of the signal that killed it.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -141,14 +125,6 @@ def run_supervised(body: Callable[[int], int]) -> int:
     the child dies, this process kills what the child has left, but none of its own
     children: a shell that becomes this process by `exec` leaves it those that it has
     started. Call it before any thread is started.
-
-    Args:
-        body: gets the descriptor and returns the exit status. It is called with
-            STOP_SIGNALS blocked, and unblocks them when it has handlers for them.
-
-    Returns:
-        The status of `body`, or 128 plus the number of the signal that killed its
-        process.
     """
     # Whoever started this process may ignore it: children would be reaped unseen, and
     # their statuses lost.

@@ -42,24 +42,14 @@ def run(
     It serves the task, or waits until all served tasks answer and then runs the script:
     schedulers start the tasks of a cluster in any order.
 
-    Args:
-        path: the script; see `script.command`.
-        args: its arguments.
-        module: whether `path` is a module's name.
-        run_script_on: a key of `script.SCRIPT_JOBS`. An evaluator also runs the script,
-            but waits for no task, since it follows files.
-        ready_timeout_secs: how long to wait for the served tasks.
-        allowed: who may connect to the task, as in `--allow`.
-        tls_files: the value of `--tls`, for tasks that talk through TLS.
-        tls_base_port: see `tunnels.open_for`.
-
-    Raises:
-        TaskError: `ready_timeout_secs` is out of range.
-        script.ScriptError: there is no such script.
-        cluster.ClusterConfigError: TF_CONFIG is wrong.
-        allow.AllowError: `allowed` is wrong.
-        tls.TlsError: `tls_files` is wrong, or there is no stunnel.
-        ports.PortUnavailableError: a port that stunnel needs is in use.
+    `path`: the script; see `script.command`. `run_script_on`: a key of
+    `script.SCRIPT_JOBS`. An evaluator also runs the script, but waits for no task,
+    since it follows files. `allowed`: who may connect to the task, as in `--allow`.
+    Raises TaskError: `ready_timeout_secs` is out of range. Raises script.ScriptError:
+    there is no such script. Raises cluster.ClusterConfigError: TF_CONFIG is wrong.
+    Raises allow.AllowError: `allowed` is wrong. Raises tls.TlsError: `tls_files` is
+    wrong, or there is no stunnel. Raises ports.PortUnavailableError: a port that
+    stunnel needs is in use.
     """
     if not 0 <= ready_timeout_secs <= MAX_SECS:
         raise TaskError(

@@ -22,13 +22,7 @@ class TaskOutput(io.RawIOBase):
     """
 
     def __init__(self, descriptor: int, ended: int):
-        """Begins to read.
-
-        Args:
-            descriptor: the end of the task's pipe or terminal to read from.
-            ended: a descriptor that becomes readable when the task has ended. Both stay
-                the caller's.
-        """
+        """Begins to read."""
         self._descriptor = descriptor
         self._ended = ended
         self._has_ended = False

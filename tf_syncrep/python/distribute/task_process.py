@@ -14,11 +14,7 @@ from tf_syncrep.python.distribute.task_output import TaskOutput
 
 
 class TaskProcess:
-    """A process in a session of its own that dies with the thread that started it.
-
-    Attributes:
-        name: "worker-0", for people.
-    """
+    """A process in a session of its own that dies with the thread that started it."""
 
     def __init__(
         self,
@@ -33,22 +29,8 @@ class TaskProcess:
     ):
         """Starts the process.
 
-        Args:
-            name: the task's name.
-            command: the program and its arguments.
-            environ: its whole environment.
-            on_line: called in threads of this object with a line, without its end, and
-                with "stdout" or "stderr".
-            on_exit: called in a thread of this object after the process has ended and
-              its last lines have been given to `on_line`.
-            reads_stdin: whether it reads this process's standard input; otherwise its
-                standard input is empty.
-            terminal: a terminal for the process's standard output, instead of a pipe:
-                the end to read from, and the process's end. This object closes both.
-            on_data: called, like `on_line`, with the data from `terminal`.
-
-        Raises:
-            OSError: the program cannot be executed.
+        `reads_stdin`: whether it reads this process's standard input; otherwise its
+        standard input is empty. Raises OSError: the program cannot be executed.
         """
         self.name = name
         parent = os.getpid()
@@ -144,11 +126,8 @@ class TaskProcess:
     def wait(self, timeout_secs: float | None = None) -> bool:
         """Waits for the end of the process and its last lines.
 
-        Args:
-            timeout_secs: how long to wait; for ever by default.
-
-        Returns:
-            False if the time was up first.
+        `timeout_secs`: how long to wait; for ever by default. Returns False if the time
+        was up first.
         """
         return self._ended.wait(timeout_secs)
 

@@ -25,14 +25,9 @@ def environment(
 ) -> dict[str, str]:
     """Returns the environment of a process with these numbers of threads.
 
-    Args:
-        inter_op_threads: how many ops may run at the same time; None for the number in
-            `base`, or TensorFlow's choice.
-        intra_op_threads: how many threads an op may use; None likewise.
-        base: the environment to extend.
-
-    Returns:
-        A new environment.
+    `inter_op_threads`: how many ops may run at the same time; None for the number in
+    `base`, or TensorFlow's choice. `intra_op_threads`: how many threads an op may use;
+    None likewise.
     """
     chosen = {INTER_OP_VARIABLE: inter_op_threads, INTRA_OP_VARIABLE: intra_op_threads}
     return {
@@ -44,13 +39,7 @@ def environment(
 def config_for(num_cores: int, environ: Mapping[str, str] = os.environ):
     """Returns how many threads a server has, and how they wait for work.
 
-    Args:
-        num_cores: how many cores the machine has.
-        environ: the environment, whose numbers of threads take precedence, except
-            that one thread for ops is too few.
-
-    Returns:
-        A `tf.compat.v1.ConfigProto`; TensorFlow chooses what it does not set.
+    Returns a `tf.compat.v1.ConfigProto`; TensorFlow chooses what it does not set.
     """
     import tensorflow as tf
 

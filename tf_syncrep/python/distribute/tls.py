@@ -16,13 +16,8 @@ class TlsError(ValueError):
 class Credentials:
     """Paths of files in PEM format.
 
-    Attributes:
-        certificate: this task's certificate, followed by those between it and
-            `authority`, if there are any.
-        key: its private key, unencrypted.
-        authority: the certificates of one or more authorities. Everybody with a
-            certificate that these have signed may connect, and may claim to be any
-            task.
+    `certificate`: this task's certificate, followed by those between it and
+    `authority`, if there are any.
     """
 
     certificate: str
@@ -33,12 +28,8 @@ class Credentials:
     def parse(cls, text: str) -> "Credentials":
         """Parses a value of `--tls`, and checks that the files fit together.
 
-        Args:
-            text: "CERT,KEY,CA", three paths.
-
-        Raises:
-            TlsError: there are not three paths, a file cannot be read, or the authority
-                does not vouch for the certificate at present.
+        Raises TlsError: there are not three paths, a file cannot be read, or the
+        authority does not vouch for the certificate at present.
         """
         paths = [os.path.abspath(path) if path else "" for path in text.split(",")]
         if len(paths) != len(_FILES) or not all(paths):

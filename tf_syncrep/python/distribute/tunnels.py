@@ -38,22 +38,12 @@ def open_for(
 
     Call it before any thread is started.
 
-    Args:
-        config: the cluster, with the addresses outside.
-        tls_files: the certificate that it shows, and the authority that it requires;
-            see `tls.Credentials.parse`.
-        allowed: who may connect, as in `--allow`.
-        base_port: the first of as many local ports as the cluster has tasks.
-
-    Returns:
-        An environment for a program that this process becomes, with a TF_CONFIG that
-        reaches the other tasks through TLS.
-
-    Raises:
-        TlsError: `tls_files` is wrong, there is no stunnel, or it does not start.
-        ports.PortUnavailableError: one of the ports is in use, perhaps by another task
-            of the cluster: each task needs a network of its own.
-        allow.AllowError: `allowed` is wrong.
+    `tls_files`: the certificate that it shows, and the authority that it requires; see
+    `tls.Credentials.parse`. `allowed`: who may connect, as in `--allow`. Raises
+    TlsError: `tls_files` is wrong, there is no stunnel, or it does not start. Raises
+    ports.PortUnavailableError: one of the ports is in use, perhaps by another task of
+    the cluster: each task needs a network of its own. Raises allow.AllowError:
+    `allowed` is wrong.
     """
     credentials = Credentials.parse(tls_files)
     stunnel = shutil.which("stunnel")
@@ -75,12 +65,7 @@ def open_for(
 def local_config(config: TaskConfig, base_port: int) -> TaskConfig:
     """Returns the cluster as a task sees it behind its stunnel.
 
-    Args:
-        config: the cluster, with the addresses outside.
-        base_port: the port of the first task, when task types are sorted by name.
-
-    Raises:
-        TlsError: there are not enough ports.
+    Raises TlsError: there are not enough ports.
     """
     number = sum(map(len, config.cluster.values()))
     if not 0 < base_port <= 65536 - number:

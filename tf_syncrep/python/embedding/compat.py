@@ -12,9 +12,5 @@ from tensorflow.python.ops import resource_variable_ops  # pyright: ignore
 
 
 def tell_tapes(variable: Any) -> None:
-    """Tells gradient tapes that a variable is read.
-
-    Args:
-        variable: a resource variable, or a strategy's variable in its replica.
-    """
+    """Tells gradient tapes that a variable is read."""
     resource_variable_ops.variable_accessed(variable)

@@ -23,12 +23,8 @@ from tf_syncrep.python.ops import table_ops
 class Part:
     """One part of a slab, on one server.
 
-    Attributes:
-        vectors: the variable with its rows.
-        keys: int64, for each row its key.
-        uses: int32, for each row when it was used last, and how often; the latter is 0
-            for a row that is free.
-        index: handle of the resource that finds rows by key.
+    `uses`: int32, for each row when it was used last, and how often; the latter is 0
+    for a row that is free.
     """
 
     vectors: Any
@@ -46,15 +42,9 @@ def look_up(
 ) -> list[tf.Tensor]:
     """Looks features up: each key once, a message for each part.
 
-    Args:
-        slab: how the tables lie.
-        parts: its parts.
-        features: features of tables of the slab; at least one.
-        insert: whether keys are counted, and get rows; else nothing is changed.
-        transfer_dtype: dtype in which rows and gradients travel; None for the slab's.
-
-    Returns:
-        For each feature its vectors, in float64 for float64 and float32 for all others.
+    `features`: features of tables of the slab; at least one. `insert`: whether keys are
+    counted, and get rows; else nothing is changed. `transfer_dtype`: dtype in which
+    rows and gradients travel; None for the slab's.
     """
     requests, places = table_ops.table_requests(
         [feature.ids for feature in features],
@@ -87,9 +77,7 @@ class ServedTable(tf.Module):
     def __init__(self, keys: np.ndarray, vectors: np.ndarray):
         """Copies a table.
 
-        Args:
-            keys: int64 of shape `[n]`, ascending.
-            vectors: of shape `[n, width]`.
+        `keys`: int64 of shape `[n]`, ascending. `vectors`: of shape `[n, width]`.
         """
         super().__init__()
         if not len(keys):  # Any key stands for none.
@@ -118,12 +106,7 @@ class ServedTable(tf.Module):
 def owners(keys: np.ndarray, num_parts: int) -> np.ndarray:
     """Returns which part has each key.
 
-    Args:
-        keys: int64 of shape `[n]`, which differ.
-        num_parts: how many parts there are.
-
-    Returns:
-        int32 of shape `[n]`.
+    `keys`: int64 of shape `[n]`, which differ. Returns int32 of shape `[n]`.
     """
     with tf.device("/device:CPU:0"):
         part_numbers = table_ops.key_owner(tf.constant(keys, tf.int64), num_parts)
@@ -131,12 +114,7 @@ def owners(keys: np.ndarray, num_parts: int) -> np.ndarray:
 
 
 def empty_vectors(slab: DynamicSlab, features: Sequence[Feature]) -> list[tf.Tensor]:
-    """Returns what `look_up` does if no key has a row; its shapes, if only they count.
-
-    Args:
-        slab: how the tables lie.
-        features: features of tables of the slab.
-    """
+    """Returns what `look_up` does if no key has a row; or no more than its shapes."""
     return [_zeros(slab, feature) for feature in features]
 
 

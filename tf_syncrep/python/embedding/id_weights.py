@@ -12,18 +12,9 @@ from tf_syncrep.python.embedding.ragged import as_ragged, is_ragged
 def flat_weights(weights: Any, ids: tf.Tensor, splits: Any, owner: str) -> tf.Tensor:
     """Returns weights in the shape of ids, after checking that they belong together.
 
-    Args:
-        weights: a tensor, or a ragged or sparse one.
-        ids: dense ids, or the values of ragged ones.
-        splits: the row splits of ragged ids, of int64; None for dense ids.
-        owner: whose ids they are, in errors: "feature 'user'".
-
-    Returns:
-        float32, without a gradient.
-
-    Raises:
-        ValueError: the kinds or the static shapes differ.
-        tf.errors.InvalidArgumentError: when the op runs, the shapes differ.
+    `splits`: the row splits of ragged ids, of int64; None for dense ids. Raises
+    ValueError: the kinds or the static shapes differ. Raises
+    tf.errors.InvalidArgumentError: when the op runs, the shapes differ.
     """
     if is_ragged(weights) != (splits is not None):
         raise ValueError(

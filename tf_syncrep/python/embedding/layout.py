@@ -23,15 +23,8 @@ MOST_ROWS = 2**31 - 1
 class Table:
     """A table of vectors.
 
-    Attributes:
-        name: its name, which is unique in a layout.
-        vocabulary_size: how many rows it has, or may have.
-        width: how many elements a row has.
-        dtype: the name of the elements' dtype.
-        grows: whether rows are found by keys, and made when they are needed.
-        optimizer: what makes the table's own optimizer; None if the model's optimizer
-            trains the table. Only tables for which this is equal are stacked.
-        trainable: whether it trains. Only tables for which this is equal are stacked.
+    `optimizer`: what makes the table's own optimizer; None if the model's optimizer
+    trains the table. Only tables for which this is equal are stacked.
     """
 
     name: str
@@ -50,11 +43,7 @@ class TablePart:
     They are rows `first_id`, `first_id + num_parts`, and so on of the table, and lie
     next to each other in the part.
 
-    Attributes:
-        table: the table.
-        first_id: the first of these rows.
-        begin: its place in the part.
-        num_rows: how many there are; may be 0.
+    `num_rows`: how many there are; may be 0.
     """
 
     table: Table
@@ -69,10 +58,7 @@ class Slab:
     def __init__(self, name: str, tables: Sequence[Table], num_parts: int):
         """Stacks tables.
 
-        Args:
-            name: name of the slab.
-            tables: tables of one width, dtype and optimizer; at least one.
-            num_parts: how many parts there are.
+        `tables`: tables of one width, dtype and optimizer; at least one.
         """
         self.name = name
         self.tables = tuple(tables)
@@ -123,13 +109,8 @@ class DynamicSlab:
     def __init__(self, name: str, tables: Sequence[Table], num_parts: int):
         """Stacks tables.
 
-        Args:
-            name: name of the slab.
-            tables: tables that grow, of one width, dtype and optimizer; at least one.
-            num_parts: how many parts there are.
-
-        Raises:
-            ValueError: a part would have more rows than can be counted.
+        `tables`: tables that grow, of one width, dtype and optimizer; at least one.
+        Raises ValueError: a part would have more rows than can be counted.
         """
         self.name = name
         self.tables = tuple(tables)
@@ -177,21 +158,12 @@ def stack(
 
     Tables that grow are never stacked with others.
 
-    Args:
-        tables: the tables.
-        num_parts: how many parts each slab has.
-        stacking: `"auto"` to stack all tables of one width, dtype and optimizer, those
-            that do not train by themselves; None to stack none; or the names of tables
-            to stack: a list of lists, or one list. Tables that are not named are slabs
-            by themselves.
-
-    Returns:
-        The slabs, in the order of their first tables.
-
-    Raises:
-        ValueError: two tables have the same name; or `stacking` is none of these, names
-            something that is not a table, names a table twice, or stacks tables of
-            different width, dtype or optimizer, or tables that train and others.
+    `stacking`: `"auto"` to stack all tables of one width, dtype and optimizer, those
+    that do not train by themselves; None to stack none; or the names of tables to
+    stack: a list of lists, or one list. Tables that are not named are slabs by
+    themselves. Raises ValueError: two tables have the same name; or `stacking` is none
+    of these, names something that is not a table, names a table twice, or stacks tables
+    of different width, dtype or optimizer, or tables that train and others.
     """
     tables = list(tables)
     by_name = {table.name: table for table in tables}

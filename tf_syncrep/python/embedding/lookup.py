@@ -17,14 +17,11 @@ from tf_syncrep.python.ops import embedding_ops
 class Feature:
     """The ids that a batch looks up in a table for one feature.
 
-    Attributes:
-        name: its name, for error messages.
-        table: the table.
-        ids: int32 or int64. A vector if there are `row_splits`; otherwise of any shape,
-            whose last axis is combined if there is a combiner.
-        combiner: `"sum"`, `"mean"`, `"sqrtn"`, or None for one vector for each id.
-        row_splits: None, or int64: where the ids of each example begin and end.
-        weights: None, or float32: a weight for each id.
+    `ids`: int32 or int64. A vector if there are `row_splits`; otherwise of any shape,
+    whose last axis is combined if there is a combiner. `combiner`: `"sum"`, `"mean"`,
+    `"sqrtn"`, or None for one vector for each id. `row_splits`: None, or int64: where
+    the ids of each example begin and end. `weights`: None, or float32: a weight for
+    each id.
     """
 
     name: str
@@ -43,15 +40,9 @@ def look_up(
 ) -> list[tf.Tensor]:
     """Looks features up by this package's ops: each row once, a message for each part.
 
-    Args:
-        slab: how the tables lie.
-        parts: its parts, which are resource variables on CPUs, those of this replica.
-        features: features of the slab's tables; at least one.
-        transfer_dtype: the dtype in which rows and gradients are sent; None for the
-            slab's.
-
-    Returns:
-        For each feature its vectors: float64 if the slab is float64, otherwise float32.
+    `features`: features of the slab's tables; at least one. `transfer_dtype`: the dtype
+    in which rows and gradients are sent; None for the slab's. Returns for each feature
+    its vectors: float64 if the slab is float64, otherwise float32.
     """
     most_rows = max(
         slab.part_rows(part_number) for part_number in range(slab.num_parts)
@@ -87,16 +78,7 @@ def combined(
     places: Sequence[tf.Tensor],
     features: Sequence[Feature],
 ) -> list[tf.Tensor]:
-    """Lays out what was looked up for the features.
-
-    Args:
-        vectors: for each part what it has found.
-        places: for each feature which of them each id names.
-        features: the features.
-
-    Returns:
-        For each feature its vectors, in float64 for float64 and float32 for all others.
-    """
+    """Lays out what was looked up for the features."""
     return embedding_ops.embedding_combine(
         vectors,
         places,
@@ -111,16 +93,7 @@ def look_up_by_slab(
     features: Sequence[Feature],
     look_up_in: Callable[[Any, list[Feature]], list[tf.Tensor]],
 ) -> list[tf.Tensor]:
-    """Looks features up, those of a slab together.
-
-    Args:
-        slabs: the slabs that their tables are in.
-        features: the features.
-        look_up_in: gives the vectors of features of a slab.
-
-    Returns:
-        For each feature its vectors.
-    """
+    """Looks features up, those of a slab together."""
     vectors: list[Any] = [None] * len(features)
     for slab in slabs:
         names = {table.name for table in slab.tables}
@@ -138,13 +111,7 @@ def look_up_with_stock_ops(
 ) -> list[tf.Tensor]:
     """Does the same with TensorFlow's own ops, on any device and in any process.
 
-    Args:
-        slab: how the tables lie.
-        parts: its parts: variables.
-        features: features of the slab's tables.
-
-    Returns:
-        For each feature its vectors, as `look_up` returns them.
+    Returns for each feature its vectors, as `look_up` returns them.
     """
     return [_look_up_one(slab, parts, feature) for feature in features]
 
@@ -178,12 +145,7 @@ def _look_up_one(slab, parts, feature):
 def combine_with_stock_ops(feature: Feature, vectors: tf.Tensor) -> tf.Tensor:
     """Combines the vectors of a feature with TensorFlow's own ops.
 
-    Args:
-        feature: the feature.
-        vectors: the vectors of its ids, with the ids' shape + `[width]`.
-
-    Returns:
-        Its vectors: float64 if `vectors` is float64, otherwise float32.
+    Returns Its vectors: float64 if `vectors` is float64, otherwise float32.
     """
     vectors = tf.cast(
         vectors, tf.float64 if vectors.dtype == tf.float64 else tf.float32

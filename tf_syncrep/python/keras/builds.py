@@ -23,9 +23,8 @@ _looks: list[Callable[[Any, Sequence[Any]], None]] = []
 def before_builds(look: Callable[[Any, Sequence[Any]], None]) -> None:
     """Makes Keras call a function before it builds an optimizer, from now on.
 
-    Args:
-        look: a function that takes an optimizer and the variables that it will train.
-            If it raises an error, the optimizer is not built.
+    `look`: a function that takes an optimizer and the variables that it will train. If
+    it raises an error, the optimizer is not built.
     """
     if not _looks:
         base = tf.keras.optimizers.Optimizer

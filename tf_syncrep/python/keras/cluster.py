@@ -27,11 +27,7 @@ _REMEDY = (
 
 
 def num_tasks(job: str) -> int:
-    """Returns the number of tasks of a job; 0 in a process without a cluster.
-
-    Args:
-        job: "worker" or "ps".
-    """
+    """Returns the number of tasks of a job; 0 in a process without a cluster."""
     devices = tf.config.list_logical_devices("CPU")
     specs = [tf.DeviceSpec.from_string(device.name) for device in devices]
     return len({spec.task for spec in specs if spec.job == job})
@@ -78,12 +74,8 @@ def _served_addresses(cluster_resolver) -> list[str]:
 def tell_who_answers(strategy: Any) -> str:
     """Asks all workers and parameter servers, for some seconds, whether they answer.
 
-    Args:
-        strategy: a ParameterServerStrategy.
-
-    Returns:
-        A sentence that names the tasks that do not. It is empty if the strategy was
-        made before this package was imported.
+    Returns a sentence that names the tasks that do not. It is empty if the strategy was
+    made before this package was imported.
     """
     addresses = _addresses.get(strategy, [])
     if silent := _silent(addresses):

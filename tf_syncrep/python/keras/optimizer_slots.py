@@ -24,14 +24,8 @@ def slots_by_variable(
 ) -> dict[int, dict[str, Any]]:
     """Finds the slots of model variables.
 
-    Args:
-        optimizer: any optimizer that was built with them, or one around such an
-            optimizer.
-        variables: model variables, as Keras has them.
-
-    Returns:
-        The slots of each variable by name, by the `id` of its `tf.Variable`. The slots
-        are `tf.Variable`s as well.
+    `variables`: model variables, as Keras has them. Returns the slots of each variable
+    by name, by the `id` of its `tf.Variable`. The slots are `tf.Variable`s as well.
     """
     found: dict[int, dict[str, Any]] = {id(compat.native(v)): {} for v in variables}
     for innermost in innermost_of(optimizer):
@@ -41,22 +35,13 @@ def slots_by_variable(
 
 
 def innermost_of(optimizer: Any) -> list[Any]:
-    """Finds the optimizers that make the updates.
-
-    Args:
-        optimizer: any optimizer, which may wrap another one, or consist of several.
-    """
+    """Finds the optimizers that make the updates."""
     members = members_of(optimizer)
     return [x for member in members for x in innermost_of(member)] or [optimizer]
 
 
 def trainer_of(optimizer: Any, variable: Any) -> Any:
-    """Returns the optimizer that updates a variable.
-
-    Args:
-        optimizer: any optimizer that is built, and that wraps no other one.
-        variable: a model variable.
-    """
+    """Returns the optimizer that updates a variable."""
     is_several = hasattr(optimizer, "optimizer_of")
     return optimizer.optimizer_of(variable) if is_several else optimizer
 

@@ -84,12 +84,6 @@ def slot_dtype(dtype: Any) -> tf.DType:
 
     In bfloat16 arithmetic 1 - 0.999 is 0, and in half precision an epsilon of 1e-8 is
     0. So both have their slots in float32.
-
-    Args:
-        dtype: the variable's dtype: half, bfloat16, float32 or float64.
-
-    Returns:
-        `tf.float64` for float64 and `tf.float32` for the others.
     """
     return tf.float64 if tf.as_dtype(dtype).base_dtype == tf.float64 else tf.float32
 
@@ -366,30 +360,19 @@ def resource_sparse_apply_adam_async_rounded(
 
 
 def handles(*variables: Any) -> list[Any]:
-    """Returns the resource handle of each variable; handles are returned as they are.
-
-    Args:
-        *variables: variables or handles.
-    """
+    """Returns the resource handle of each variable; handles stay as they are."""
     return [x.handle if isinstance(x, tf.Variable) else x for x in variables]
 
 
 def gradient(grad: Any, var: Any) -> tf.Tensor:
     """Returns a gradient as a tensor.
 
-    Args:
-        grad: a tensor, or numbers, which take var's dtype if they have none.
-        var: the variable, or its handle.
+    `grad`: a tensor, or numbers, which take var's dtype if they have none.
     """
     hint = var.dtype if isinstance(var, tf.Variable) else None
     return tf.convert_to_tensor(grad, dtype_hint=hint)
 
 
 def scalars(dtype: tf.DType, *values: Any) -> list[tf.Tensor]:
-    """Returns hyper-parameters as tensors; tensors keep their dtype.
-
-    Args:
-        dtype: the dtype of numbers in the result.
-        *values: numbers or tensors.
-    """
+    """Returns hyper-parameters as tensors; tensors keep their dtype."""
     return [tf.convert_to_tensor(value, dtype_hint=dtype) for value in values]

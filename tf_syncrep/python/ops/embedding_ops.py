@@ -100,15 +100,7 @@ def embedding_rows(
 
 
 def are_embedding_rows(rows: Any) -> bool:
-    """Returns whether a tensor comes from an op that returns distinct, sorted rows.
-
-    Args:
-        rows: a tensor.
-
-    Returns:
-        Whether it comes from `embedding_rows`, or from the gradient of a table that
-        grows.
-    """
+    """Returns whether a tensor comes from an op that returns distinct, sorted rows."""
     return tf.is_symbolic_tensor(rows) and rows.op.type in (
         "Syncrep>EmbeddingRows",
         "Syncrep>TableGradient",

@@ -53,8 +53,7 @@ def build_info() -> ModuleType | None:
 def has_kernels_for(device_type: str) -> bool:
     """Returns whether the library was built with kernels for devices of a type.
 
-    Args:
-        device_type: "CPU", "GPU" or another type, as in `tf.DeviceSpec`.
+    `device_type`: "CPU", "GPU" or another type, as in `tf.DeviceSpec`.
     """
     if device_type != "GPU":
         return device_type == "CPU"
@@ -63,14 +62,7 @@ def has_kernels_for(device_type: str) -> bool:
 
 
 def minor_version(version: str) -> str:
-    """Returns the part of a TensorFlow version that decides its ABI.
-
-    Args:
-        version: a version such as "2.21.0" or "2.21.0-rc1".
-
-    Returns:
-        Major and minor version, such as "2.21".
-    """
+    """Returns the part of a TensorFlow version that decides its ABI."""
     return ".".join(version.split(".")[:2])
 
 
@@ -79,9 +71,6 @@ def install_command(tf_version: str) -> str:
 
     If the installed wheel's version names its TensorFlow, as 0.1.0+tf2.21 does, the
     command installs the wheel for the other one; otherwise it builds tf_syncrep.
-
-    Args:
-        tf_version: a version of TensorFlow such as "2.21.0".
     """
     distribution, origin = _distribution()
     version = distribution.version if distribution and not _source_tree() else ""
@@ -138,13 +127,9 @@ def _distribution() -> tuple[importlib.metadata.Distribution | None, dict[str, A
 def load() -> ModuleType:
     """Loads the op library into this process; further calls cost nothing.
 
-    Returns:
-        The module of generated op functions that `tf.load_op_library` makes.
-
-    Raises:
-        ImportError: There is no library, no TensorFlow, a TensorFlow of another
-            minor version than the one built against, or the library does not load.
-            The message says which, and the command that fixes it.
+    Raises ImportError: There is no library, no TensorFlow, a TensorFlow of another
+    minor version than the one built against, or the library does not load. The message
+    says which, and the command that fixes it.
     """
     built = build_info()
     if built is None or not os.path.exists(library_path()):

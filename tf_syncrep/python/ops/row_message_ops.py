@@ -24,13 +24,7 @@ _ALIGNMENT = 64
 def num_head_rows(others: Sequence[Any], width: int, dtype: tf.DType) -> int:
     """Counts the rows that tensors take up before rows.
 
-    Args:
-        others: the tensors, numbers or truth values of known shapes.
-        width: the width of the rows, at least 1.
-        dtype: their dtype.
-
-    Returns:
-        The least number that has room for the tensors, and keeps the rows aligned.
+    `width`: the width of the rows, at least 1.
     """
     sizes = (x.shape.num_elements() * x.dtype.size for x in others)
     num_bytes = sum(_ALIGNMENT * math.ceil(size / _ALIGNMENT) for size in sizes)

@@ -95,11 +95,7 @@ _raw_ops: Any = op_library.load()
 class Rule(NamedTuple):
     """The slots and numbers of a rule.
 
-    Attributes:
-        slots: names of its slots.
-        numbers: names of its numbers, of which the first is the learning rate.
-        is_rowwise: whether a slot has one number for each row of the variable: the
-            first dimension of the variable, and 1 for every other.
+    `numbers`: names of its numbers, of which the first is the learning rate.
     """
 
     slots: tuple[str, ...]
@@ -107,20 +103,12 @@ class Rule(NamedTuple):
     is_rowwise: bool = False
 
     def slot_shape(self, shape: Sequence[int]) -> list[int]:
-        """Returns the shape of the slots of a variable.
-
-        Args:
-            shape: the variable's shape.
-        """
+        """Returns the shape of the slots of a variable."""
         return row_slot_shape(shape) if self.is_rowwise else list(shape)
 
 
 def row_slot_shape(shape: Sequence[int]) -> list[int]:
-    """Returns the shape of a slot with one number for each row.
-
-    Args:
-        shape: the variable's shape.
-    """
+    """Returns the shape of a slot with one number for each row."""
     return [*shape[:1], *([1] * len(shape[1:]))]
 
 

@@ -53,11 +53,7 @@ class StochasticRounding(NamedTuple):
 
 
 def rounding_inputs(rounding: StochasticRounding) -> dict[str, Any]:
-    """Returns the count's handle and the attributes of an op.
-
-    Args:
-        rounding: how to round.
-    """
+    """Returns the count's handle and the attributes of an op."""
     count = rounding.count
     return {
         "rounding_count": getattr(count, "handle", count),

@@ -68,17 +68,9 @@ _raw_ops: Any = op_library.load()
 class IndexedTable(NamedTuple):
     """A table of a part, as `table_index` takes it.
 
-    Attributes:
-        name: of the table; its initial vectors depend on it.
-        first_row: where its rows begin: where those of the table before end.
-        capacity: how many rows it has.
-        min_count: how often a key is seen in training before it gets a row, from 1 to
-            255.
-        seed: of its initial vectors, any int64.
-        initializer: how they are distributed: `"zeros"`, `"constant"`, `"uniform"`,
-            `"normal"` or `"truncated_normal"`, the last within two standard deviations.
-        numbers: the constant, and any other; the ends of the uniform distribution; mean
-            and standard deviation of the normal one before it is truncated.
+    `name`: of the table; its initial vectors depend on it. `numbers`: the constant, and
+    any other; the ends of the uniform distribution; mean and standard deviation of the
+    normal one before it is truncated.
     """
 
     name: str
@@ -93,15 +85,7 @@ class IndexedTable(NamedTuple):
 class TableStats(NamedTuple):
     """How a table is; the columns of `table_stats`, in their order.
 
-    Attributes:
-        in_use: rows that have a key.
-        capacity: rows.
-        without_row: keys that training found without a row, lookup by lookup.
-        admitted: keys that training gave a row; imported ones do not count.
-        evicted: rows that were evicted.
-        refused: keys, of those without a row, that got none since no row was free.
-        dropped: gradients of keys whose row has gone to another key.
-        bytes: that the index takes, beside the variables.
+    `admitted`: keys that training gave a row; imported ones do not count.
     """
 
     in_use: Any
@@ -117,11 +101,8 @@ class TableStats(NamedTuple):
 class TableExport(NamedTuple):
     """The keys of a table, ascending.
 
-    Attributes:
-        keys: int64 of shape `[n]`.
-        rows: int32 of shape `[n]`: where their vectors are.
-        last_uses: int32 of shape `[n]`.
-        counts: int32 of shape `[n]`.
+    `keys`: int64 of shape `[n]`. `rows`: int32 of shape `[n]`: where their vectors are.
+    `last_uses`: int32 of shape `[n]`. `counts`: int32 of shape `[n]`.
     """
 
     keys: Any

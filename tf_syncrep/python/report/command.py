@@ -32,18 +32,9 @@ def write(logdir: str, output: str | None = None) -> str:
 
     Files that cannot be read are named on standard error and left out.
 
-    Args:
-        logdir: the folder; event files are searched in all folders below it.
-        output: the picture's file, with an extension that Matplotlib knows. By default
-            `PICTURE_NAME` in `logdir`, or none without Matplotlib.
-
-    Returns:
-        The text to print.
-
-    Raises:
-        ReportError: the folder does not exist or has no training, there is no
-            Matplotlib for a picture that was asked for, or the picture cannot be
-            written.
+    `logdir`: the folder; event files are searched in all folders below it. Raises
+    ReportError: the folder does not exist or has no training, there is no Matplotlib
+    for a picture that was asked for, or the picture cannot be written.
     """
     check_folder(logdir)
     can_draw = _has_matplotlib()
@@ -84,15 +75,8 @@ def read(
 ) -> tuple[Training, int]:
     """Reads the latest synchronous training in a folder.
 
-    Args:
-        logdir: the folder.
-        leave_out: called with the error of a file that cannot be read.
-
-    Returns:
-        The training, and how many others the folder has.
-
-    Raises:
-        NothingYetError: the folder has no training.
+    `leave_out`: called with the error of a file that cannot be read. Raises
+    NothingYetError: the folder has no training.
     """
     _import_tensorflow()
     from tf_syncrep.python.report import event_files, training

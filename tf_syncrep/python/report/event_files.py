@@ -20,12 +20,7 @@ class UnreadableFileError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Series:
-    """The values of a scalar over time.
-
-    Attributes:
-        times: float64 `[points]`, seconds since the epoch.
-        values: float64 `[points]`.
-    """
+    """The values of a scalar over time."""
 
     times: np.ndarray
     values: np.ndarray
@@ -35,10 +30,7 @@ class Series:
 class EventFile:
     """The content of one event file.
 
-    Attributes:
-        path: the file.
-        begin: when it was created, in seconds since the epoch.
-        scalars: a series for each tag.
+    `begin`: when it was created, in seconds since the epoch.
     """
 
     path: pathlib.Path
@@ -61,14 +53,8 @@ def read(path: pathlib.Path) -> EventFile | None:
 
     The last record may be incomplete, if it is just being written.
 
-    Args:
-        path: the file.
-
-    Returns:
-        Its scalars, or None if it has no event at all.
-
-    Raises:
-        UnreadableFileError: nothing could be read; the message is one line.
+    Returns Its scalars, or None if it has no event at all. Raises UnreadableFileError:
+    nothing could be read; the message is one line.
     """
     begin = None
     points: dict[str, list[tuple[float, float]]] = {}

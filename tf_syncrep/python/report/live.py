@@ -25,13 +25,8 @@ _READING_SHARE = 0.1
 def watch(logdir: str, wait: Callable[[float], object] = time.sleep) -> None:
     """Shows the latest training in a folder, updated until Ctrl-C.
 
-    Args:
-        logdir: the folder; see `command.write`.
-        wait: waits for a number of seconds.
-
-    Raises:
-        ReportError: the folder does not exist, standard output is no terminal, or rich,
-            which draws, is not installed.
+    `logdir`: the folder; see `command.write`. Raises ReportError: the folder does not
+    exist, standard output is no terminal, or rich, which draws, is not installed.
     """
     command.check_folder(logdir)
     try:
@@ -76,9 +71,6 @@ def chart(training: Training) -> str:
 
     Time goes from left to right. Each line has its first and its last value, and blocks
     whose heights lie between its smallest and its largest value.
-
-    Returns:
-        The lines.
     """
     from tf_syncrep.python.report.training import DROPS
 

@@ -19,16 +19,7 @@ _NOISY_POINTS = 2 * _MAX_BINS
 
 
 def draw(training: Training, title: str, subtitle: str) -> Figure:
-    """Draws loss, contributions, drops and waits over the time of training.
-
-    Args:
-        training: the training.
-        title: the line above the picture.
-        subtitle: a smaller line below the title.
-
-    Returns:
-        The figure.
-    """
+    """Draws loss, contributions, drops and waits over the time of training."""
     figure = Figure(figsize=(10, 9))
     # The margins are fixed: those that Matplotlib would choose depend on the legends.
     rows = figure.subplots(

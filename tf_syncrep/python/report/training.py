@@ -47,12 +47,7 @@ class NoFiguresError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """The values of a figure over the time of training.
-
-    Attributes:
-        seconds: float64 `[points]`, ascending: seconds since training began.
-        values: float64 `[points]`.
-    """
+    """The values of a figure over the time of training."""
 
     seconds: np.ndarray
     values: np.ndarray
@@ -68,11 +63,7 @@ class Curve:
 
 
 class _Counted:
-    """Something with counters.
-
-    Attributes:
-        counters: for each the sum since training began.
-    """
+    """Something with counters."""
 
     counters: dict[str, Curve]
 
@@ -88,14 +79,7 @@ class _Counted:
 
 @dataclasses.dataclass(frozen=True)
 class Worker(_Counted):
-    """The figures of one worker.
-
-    Attributes:
-        name: the name, such as "worker:0".
-        counters: "contributed", "waited_secs" and so on: for each the sum since
-            training began.
-        live: whether it was live when the last figures were written.
-    """
+    """The figures of one worker."""
 
     name: str
     counters: dict[str, Curve]
@@ -110,22 +94,10 @@ class Training(_Counted):
     the figures has recorded the time of training, then figures of work and of updates
     per second also leave out interruptions of a session, by validation and checkpoints.
 
-    Attributes:
-        folder: the folder of its figures.
-        counters: "updates", "applied", "late" and so on: for each the sum since
-            training began.
-        workers: the workers, sorted by name.
-        quorum: how many gradients an update has, by the last figures.
-        losses: curves by name.
-        seconds: how long training took, with its interruptions.
-        measured_seconds: how long training took between the first figures with an
-            update and the last ones of each session: without its start and its
-            interruptions.
-        measured_updates: how many updates were made in this time.
-        restarts: when each session except the first began.
-        tables: the figures of each table that grows, by their names: "rows",
-            "capacity" and "bytes" at the end of the last epoch, and the sums since
-            training began of "without_row", "admitted", "evicted" and "refused".
+    `quorum`: how many gradients an update has, by the last figures. `tables`: the
+    figures of each table that grows, by their names: "rows", "capacity" and "bytes" at
+    the end of the last epoch, and the sums since training began of "without_row",
+    "admitted", "evicted" and "refused".
     """
 
     folder: pathlib.Path
@@ -197,15 +169,7 @@ def latest(files: Sequence[EventFile], root: pathlib.Path) -> tuple[Training, in
     Files of one folder are sessions of one training. Its losses are searched in that
     folder and below it, then in the folder above and below that one, and so on.
 
-    Args:
-        files: event files below `root`.
-        root: a folder.
-
-    Returns:
-        The training, and how many others there are in `files`.
-
-    Raises:
-        NoFiguresError: there is no training; the message is one line.
+    Raises NoFiguresError: there is no training; the message is one line.
     """
     folders: dict[pathlib.Path, list[EventFile]] = {}
     for file in sorted(files, key=lambda file: file.begin):
@@ -378,9 +342,7 @@ def _first_figures(
 class _Clock:
     """Converts times to seconds of training.
 
-    Attributes:
-        begins: when each session began, in seconds of training.
-        end: when the last session ended.
+    `begins`: when each session began, in seconds of training.
     """
 
     def __init__(self, sessions: Sequence[EventFile], losses: dict[str, np.ndarray]):

@@ -15,8 +15,7 @@ _Result = TypeVar("_Result")
 def as_python(value: Any) -> Any:
     """Returns Python's number for one of NumPy's, which JSON cannot save.
 
-    Args:
-        value: any value; other values are returned as they are.
+    `value`: any value; other values are returned as they are.
     """
     return value.item() if isinstance(value, np.generic) else value
 
@@ -37,16 +36,7 @@ def with_python_numbers(
 def check_number(name: str, value: Any, *, below: float = math.inf) -> float:
     """Checks that a hyper-parameter is a number in [0, below).
 
-    Args:
-        name: the argument's name.
-        value: the argument's value.
-        below: exclusive upper limit.
-
-    Returns:
-        The value as a float.
-
-    Raises:
-        ValueError: the value is not a number, or out of range.
+    Raises ValueError: the value is not a number, or out of range.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise ValueError(f"`{name}` must be a number. Received: {name}={value!r}")
@@ -62,16 +52,7 @@ def check_number(name: str, value: Any, *, below: float = math.inf) -> float:
 def check_count(name: str, value: Any, *, least: int = 1) -> int:
     """Checks that an argument is a whole number of at least `least`.
 
-    Args:
-        name: the argument's name.
-        value: the argument's value.
-        least: the least number that is allowed.
-
-    Returns:
-        The value as an int.
-
-    Raises:
-        ValueError: the value is not such a number.
+    Raises ValueError: the value is not such a number.
     """
     if not _is(numbers.Integral, value) or value < least:
         raise ValueError(
@@ -84,15 +65,7 @@ def check_count(name: str, value: Any, *, least: int = 1) -> int:
 def check_whole(name: str, value: Any) -> int:
     """Checks that an argument is a whole number of 64 bits.
 
-    Args:
-        name: the argument's name.
-        value: the argument's value.
-
-    Returns:
-        The value as an int.
-
-    Raises:
-        ValueError: the value is not such a number.
+    Raises ValueError: the value is not such a number.
     """
     if not _is(numbers.Integral, value) or not -(2**63) <= int(value) < 2**63:
         raise ValueError(
@@ -104,15 +77,7 @@ def check_whole(name: str, value: Any) -> int:
 def check_power(name: str, value: Any) -> float:
     """Checks that an argument is a finite number of at most 0.
 
-    Args:
-        name: the argument's name.
-        value: the argument's value.
-
-    Returns:
-        The value as a float.
-
-    Raises:
-        ValueError: the value is not such a number.
+    Raises ValueError: the value is not such a number.
     """
     if not _is(numbers.Real, value) or not -math.inf < float(value) <= 0:
         raise ValueError(
@@ -124,15 +89,7 @@ def check_power(name: str, value: Any) -> float:
 def check_positive(name: str, value: Any) -> float:
     """Checks that an argument is a finite number above 0.
 
-    Args:
-        name: the argument's name.
-        value: the argument's value.
-
-    Returns:
-        The value as a float.
-
-    Raises:
-        ValueError: the value is not such a number.
+    Raises ValueError: the value is not such a number.
     """
     if not _is(numbers.Real, value) or not 0 < float(value) < math.inf:
         raise ValueError(

@@ -18,19 +18,7 @@ def push_and_commit(
     accumulators: Sequence[GradientAccumulator],
     device: str,
 ) -> tf.Tensor:
-    """Pushes a worker's gradient, and tells the gate once all of it has arrived.
-
-    Args:
-        contribution: the gate, generation, round, and the worker's device and
-            incarnation.
-        admitted: the gate's answer: whether the worker may push.
-        gradients: one for each accumulator.
-        accumulators: the accumulators.
-        device: the gate's device.
-
-    Returns:
-        Whether the gradient counts.
-    """
+    """Pushes a worker's gradient, and tells the gate once all of it has arrived."""
     gate, generation, round_number, *worker = contribution
     with tf.device(device):
         # There is no cond around the pushes, so that gradients are sent meanwhile. If

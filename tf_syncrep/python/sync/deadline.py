@@ -15,14 +15,8 @@ def within(
     TensorFlow may wait for servers that are gone, whatever the deadline of a session
     is.
 
-    Args:
-        secs: how long to wait for it.
-        function: the function; it is called in a daemon thread.
-        *args: its arguments.
-
-    Returns:
-        The error with which it failed, or None. It is a TimeoutError if the function
-        still runs.
+    `function`: the function; it is called in a daemon thread. Returns the error with
+    which it failed, or None. It is a TimeoutError if the function still runs.
     """
     errors: list[BaseException] = [TimeoutError(f"No answer in {secs:.1f} s")]
 

@@ -23,17 +23,12 @@ def gate_device(variables: Iterable[Any], fallback_device: str) -> str:
 
     Replicas with the same variables and devices get the same answer.
 
-    Args:
-        variables: the variables that are trained, which have gradients: reference and
-            resource variables, and slices of partitioned ones. A variable counts as
-            empty if its size is unknown, or if its device names no task, as in a single
-            process.
-        fallback_device: a device, or an empty string. The gate is placed there unless
-            another task holds more than half of the bytes.
-
-    Returns:
-        The first CPU of the task, in the form of the device that named the task; an
-        empty string if nothing named one.
+    `variables`: the variables that are trained, which have gradients: reference and
+    resource variables, and slices of partitioned ones. A variable counts as empty if
+    its size is unknown, or if its device names no task, as in a single process.
+    `fallback_device`: a device, or an empty string. The gate is placed there unless
+    another task holds more than half of the bytes. Returns the first CPU of the task,
+    in the form of the device that named the task; an empty string if nothing named one.
     """
     sizes: dict[_Task, int] = {}
     devices = {_task(fallback_device): fallback_device}
@@ -55,15 +50,7 @@ def names_task(device: str) -> bool:
 
 
 def on_same_task(device: str, other: str) -> bool:
-    """Returns whether two devices belong to one task.
-
-    Args:
-        device: a device, or an empty string.
-        other: another device, or an empty string.
-
-    Returns:
-        Whether both name a task, and it is the same one.
-    """
+    """Returns whether two devices belong to one task."""
     task = _task(device)
     return task is not None and task == _task(other)
 
@@ -73,11 +60,7 @@ def cpu(device: str) -> str:
 
     The gate has kernels only for CPUs, and tasks send and receive there.
 
-    Args:
-        device: a device, or an empty string.
-
-    Returns:
-        That CPU, in the form of `device`; an empty string for an empty one.
+    Returns That CPU, in the form of `device`; an empty string for an empty one.
     """
     if not device:
         return ""

@@ -14,18 +14,8 @@ PHASES = ("idle", "waiting", "computing", "pushing")
 def to_dict(names, values, devices, device_names, device_values) -> dict[str, Any]:
     """Makes a dictionary of the outputs of `sync_gate_stats`.
 
-    Args:
-        names: names of the gate's counters, bytes.
-        values: their values.
-        devices: names of the workers' tasks, bytes.
-        device_names: names of the counters that each worker has.
-        device_values: their values, a row for each worker.
-
-    Returns:
-        The gate's counters by name, and under "workers" a dictionary for each task,
-        with "waited_secs", "held_up_secs" (how much later rounds ended
-        because of its gradients), "live" as a bool, "phase" (one of `PHASES`) and
-        "phase_secs", how long it has lasted.
+    `names`: names of the gate's counters, bytes. `devices`: names of the workers'
+    tasks, bytes.
     """
     stats: dict[str, Any] = {
         name.decode(): int(value) for name, value in zip(names, values, strict=True)
@@ -40,11 +30,8 @@ def to_dict(names, values, devices, device_names, device_values) -> dict[str, An
 def to_line(stats: dict[str, Any]) -> str:
     """Describes the counters in one line.
 
-    Args:
-        stats: the counters, as `to_dict` returns them.
-
-    Returns:
-        For example "step 300: 300 updates, ...; by worker: worker:0 300, ...".
+    `stats`: the counters, as `to_dict` returns them. Returns for example "step 300: 300
+    updates, ...; by worker: worker:0 300, ...".
     """
     shares = ", ".join(
         f"{task_name(device)} {worker['contributed']} "
@@ -62,12 +49,7 @@ def to_line(stats: dict[str, Any]) -> str:
 def to_scalars(stats: dict[str, Any]) -> dict[str, float]:
     """Flattens the counters, for summaries.
 
-    Args:
-        stats: the counters, as `to_dict` returns them.
-
-    Returns:
-        Numbers by names such as "sync/updates" and "sync/contributed/worker:0", and as
-        "sync/waited_secs" the time that all workers together have waited.
+    `stats`: the counters, as `to_dict` returns them.
     """
     scalars = {
         f"sync/{name}": float(value)
@@ -85,14 +67,7 @@ def to_scalars(stats: dict[str, Any]) -> dict[str, float]:
 
 
 def task_name(device: str) -> str:
-    """Shortens the name of a worker's task.
-
-    Args:
-        device: for example "/job:worker/replica:0/task:1".
-
-    Returns:
-        For example "worker:1".
-    """
+    """Shortens the name of a worker's task."""
     match = re.fullmatch(r"/job:([^/]+)/replica:\d+/task:(\d+)", device)
     return f"{match[1]}:{match[2]}" if match else device
 

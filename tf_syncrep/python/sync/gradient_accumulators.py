@@ -36,14 +36,7 @@ class DenseRound(NamedTuple):
 
 
 def kind_of(gradient) -> GradientKind:
-    """Returns the kind of a gradient.
-
-    Args:
-        gradient: a tensor or `tf.IndexedSlices`.
-
-    Returns:
-        Its kind.
-    """
+    """Returns the kind of a gradient."""
     return GradientKind(gradient.dtype, isinstance(gradient, tf.IndexedSlices))
 
 
@@ -51,12 +44,7 @@ class GradientAccumulator(abc.ABC):
     """Collects the gradients of one variable."""
 
     def __init__(self, variable, dtype: tf.DType):
-        """Keeps what all ops need.
-
-        Args:
-            variable: the variable.
-            dtype: the gradients' dtype.
-        """
+        """Keeps what all ops need."""
         self._device = variable.device
         # The ops do not know the shape, but optimizers of Keras ask for it.
         self._shape = variable.shape
@@ -72,38 +60,22 @@ class GradientAccumulator(abc.ABC):
 
     @abc.abstractmethod
     def push(self, gradient, round_number: tf.Tensor) -> tf.Tensor:
-        """Builds a push.
-
-        Args:
-            gradient: a gradient of the accumulator's kind.
-            round_number: its round, a scalar int64.
-
-        Returns:
-            Whether it was accepted, a scalar bool.
-        """
+        """Builds a push."""
 
     @abc.abstractmethod
     def take(self, quorum: tf.Tensor):
         """Builds the op that takes a round's reduced gradient.
 
-        Args:
-            quorum: the round, and how many gradients it must have, int64 of shape (2,).
-                It is one tensor because it may come from another task.
-
-        Returns:
-            A gradient of the accumulator's kind. The op raises
-            `tf.errors.FailedPreconditionError` if the accumulator holds another round
-            or another number of gradients.
+        `quorum`: the round, and how many gradients it must have, int64 of shape (2,).
+        It is one tensor because it may come from another task. Returns a gradient of
+        the accumulator's kind. The op raises `tf.errors.FailedPreconditionError` if the
+        accumulator holds another round or another number of gradients.
         """
 
     def round(self, quorum: tf.Tensor) -> DenseRound | None:
         """Builds what an update may take instead of `take(quorum)`.
 
-        Args:
-            quorum: the same as for `take`.
-
-        Returns:
-            The round, on the variable's device; None if gradients are sparse.
+        Returns the round, on the variable's device; None if gradients are sparse.
         """
         del quorum
         return None
@@ -174,16 +146,9 @@ def make_accumulator(
 ) -> GradientAccumulator:
     """Makes the accumulator of a variable, on its device.
 
-    Args:
-        kind: the kind of its gradients.
-        variable: the variable.
-        shared_name: the accumulator's name on its task, which then keeps it. None for
-            an accumulator that lives as long as the returned object.
-        sparse_reduction_type: "MEAN", "CMEAN" or "SUM", for sparse gradients; dense
-            ones are averaged.
-
-    Returns:
-        The accumulator.
+    `shared_name`: the accumulator's name on its task, which then keeps it. None for an
+    accumulator that lives as long as the returned object. `sparse_reduction_type`:
+    "MEAN", "CMEAN" or "SUM", for sparse gradients; dense ones are averaged.
     """
     naming = {"counted": True} if shared_name is None else {"shared_name": shared_name}
     if kind.is_sparse:

@@ -21,15 +21,10 @@ def check_against(gradient: Gradient, variable) -> tf.Operation:
     It checks only what is known of the variable's shape when the graph is built: a look
     at the variable itself would fetch it from its parameter server.
 
-    Args:
-        gradient: dense, or `tf.IndexedSlices`.
-        variable: the variable.
-
-    Returns:
-        An operation that raises `tf.errors.InvalidArgumentError` if a dense gradient
-        has another shape than the variable, or if a sparse one has rows of another
-        shape, another number of rows than of indices, or an index that is not a row of
-        the variable.
+    Returns an operation that raises `tf.errors.InvalidArgumentError` if a dense
+    gradient has another shape than the variable, or if a sparse one has rows of another
+    shape, another number of rows than of indices, or an index that is not a row of the
+    variable.
     """
     name = f"The gradient of {variable.name}"
     if not variable.shape.is_fully_defined():
@@ -45,15 +40,10 @@ def check_against(gradient: Gradient, variable) -> tf.Operation:
 def checked(gradient: Gradient, variable) -> Gradient:
     """Builds the same check into a gradient.
 
-    Args:
-        gradient: dense, or `tf.IndexedSlices`.
-        variable: the variable.
-
-    Returns:
-        The gradient, whose values become available only after the check. Its indices
-        stay the same tensor, which may be on the variable's task already. A gradient
-        that an op for tables that grow made beside the variable stays as it is: it
-        fits, and would travel to the worker and back only to be checked.
+    Returns the gradient, whose values become available only after the check. Its
+    indices stay the same tensor, which may be on the variable's task already. A
+    gradient that an op for tables that grow made beside the variable stays as it is: it
+    fits, and would travel to the worker and back only to be checked.
     """
     if _is_made_beside(variable, gradient):
         return gradient
@@ -74,14 +64,7 @@ def _is_made_beside(variable, gradient: Gradient) -> bool:
 
 
 def all_finite(gradients: Sequence[Gradient]) -> tf.Tensor:
-    """Builds the check that no gradient contains a NaN or an infinity.
-
-    Args:
-        gradients: dense, or `tf.IndexedSlices`.
-
-    Returns:
-        A scalar bool.
-    """
+    """Builds the check that no gradient contains a NaN or an infinity."""
     return tf.reduce_all(
         [
             tf.reduce_all(

@@ -22,13 +22,9 @@ _LONG_ROW_BYTES = 64
 def small_part(gradient) -> tf.Tensor | None:
     """Returns the part of a gradient that is worth sending together with others.
 
-    Args:
-        gradient: a tensor or `tf.IndexedSlices`.
-
-    Returns:
-        The gradient itself, if it is dense and small, and its shape is known. For a
-        sparse gradient its indices, a vector, if they are small or its rows are long.
-        Otherwise None.
+    Returns the gradient itself, if it is dense and small, and its shape is known. For a
+    sparse gradient its indices, a vector, if they are small or its rows are long.
+    Otherwise None.
     """
     if isinstance(gradient, tf.IndexedSlices):
         indices = gradient.indices
@@ -45,13 +41,7 @@ def choose_for_message(
 
     It chooses all of them or none: a call for the rest would save nothing.
 
-    Args:
-        gradients: tensors and `tf.IndexedSlices`.
-        devices: the device on which each gradient is needed; empty if it is not known.
-        device: a device of the task to which the message goes.
-
-    Returns:
-        The positions of the chosen gradients.
+    `devices`: the device on which each gradient is needed; empty if it is not known.
     """
     chosen = {
         i: part
@@ -77,15 +67,10 @@ def join_small(
     Each tensor that leaves a task costs a call of the task that needs it, which takes
     both of them some tenths of a millisecond, however small the tensor is.
 
-    Args:
-        gradients: tensors and `tf.IndexedSlices`.
-        devices: the device on which each gradient is needed; empty if it is not known.
-        arrived: the small parts that are on their tasks already, by position.
-
-    Returns:
-        The same gradients, with their small parts on their tasks, where they are taken
-        out of one tensor for each task. The arrived parts replace those of their
-        gradients.
+    `devices`: the device on which each gradient is needed; empty if it is not known.
+    `arrived`: the small parts that are on their tasks already, by position. Returns the
+    same gradients, with their small parts on their tasks, where they are taken out of
+    one tensor for each task. The arrived parts replace those of their gradients.
     """
     there = dict(arrived or {})
     groups: dict[str, dict[int, tf.Tensor]] = {}

@@ -9,15 +9,7 @@ import tensorflow as tf
 
 
 def as_tensors(gradient: Any) -> Any:
-    """Returns a gradient whose parts are tensors, which `tf.IndexedSlices` need not be.
-
-    Args:
-        gradient: a tensor, a value that can be converted to one, or `tf.IndexedSlices`.
-
-    Returns:
-        A tensor or `tf.IndexedSlices`. The dense shape, which is the variable's, is
-        omitted.
-    """
+    """Returns a gradient whose parts are tensors; of `tf.IndexedSlices` they need not be."""
     if isinstance(gradient, tf.IndexedSlices):
         values = tf.convert_to_tensor(gradient.values)
         return tf.IndexedSlices(values, tf.convert_to_tensor(gradient.indices))
@@ -25,12 +17,5 @@ def as_tensors(gradient: Any) -> Any:
 
 
 def flatten(gradients: Sequence[Any]) -> list[tf.Tensor]:
-    """Returns the tensors of all gradients, indices included.
-
-    Args:
-        gradients: tensors and `tf.IndexedSlices`.
-
-    Returns:
-        All their tensors.
-    """
+    """Returns the tensors of all gradients, indices included."""
     return tf.nest.flatten(gradients, expand_composites=True)

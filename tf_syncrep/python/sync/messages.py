@@ -17,8 +17,7 @@ def join(scalars: Sequence[tf.Tensor]) -> tf.Tensor:
 
     `tf.stack` would not do: Grappler takes elements of a stack from their origins.
 
-    Returns:
-        A vector of the scalars; its elements are taken out where they are needed.
+    Returns a vector of the scalars; its elements are taken out where they are needed.
     """
     return tf.concat([tf.expand_dims(scalar, 0) for scalar in scalars], axis=0)
 
@@ -29,13 +28,6 @@ def pack(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     The result consists of their bytes. Each is copied once, as by `tf.concat`, and once
     more when the tensor is taken apart. Both happen on the host, since everything that
     is sent goes through it.
-
-    Args:
-        tensors: numbers and truth values, with known shapes or vectors of any length,
-            and scalar strings.
-
-    Returns:
-        A tensor for `unpack`.
     """
     with tf.device("/device:CPU:0"):
         parts = [_to_bytes(tensor) for tensor in tensors]
@@ -52,13 +44,8 @@ def pack(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 def unpack(message: tf.Tensor, like: Sequence[_Like]) -> list[tf.Tensor]:
     """Takes a tensor of `pack` apart.
 
-    Args:
-        message: the tensor.
-        like: gives the shape and dtype of each packed tensor; for example the tensors
-            themselves. Their values are not read.
-
-    Returns:
-        The tensors.
+    `like`: gives the shape and dtype of each packed tensor; for example the tensors
+    themselves. Their values are not read.
     """
     head = tf.TensorSpec([sum(map(_is_of_any_length, like))], tf.int64)
     lengths = iter(())

@@ -17,9 +17,8 @@ _SECS = 60.0
 def said(describe: Callable[[], str | None]) -> Iterator[None]:
     """Logs a line soon after the beginning of a block, and every minute until its end.
 
-    Args:
-        describe: returns the line, or None for none now. It is called in a thread of
-            its own, and its errors are dropped: the wait has its own.
+    `describe`: returns the line, or None for none now. It is called in a thread of its
+    own, and its errors are dropped: the wait has its own.
     """
     is_over = threading.Event()
 

@@ -16,12 +16,7 @@ class SessionLoop(tf.compat.v1.train.QueueRunner):
     """
 
     def __init__(self, *, title: str, **arguments: Any):
-        """Creates the queue runner.
-
-        Args:
-            title: what error messages call it.
-            **arguments: arguments of the base class.
-        """
+        """Creates the queue runner."""
         super().__init__(**arguments)
         self._title = title
         self._errors: list[Exception] = []
@@ -29,37 +24,22 @@ class SessionLoop(tf.compat.v1.train.QueueRunner):
         self._sessions: list[Any] = []  # the sessions in which it runs
 
     def begin(self, session: Any) -> None:
-        """Called before there are threads.
-
-        Args:
-            session: the session in which they will run.
-        """
+        """Called before there are threads."""
 
     def loop(self, session: Any, coord: Any) -> None:
         """Runs until the coordinator stops, if there is one, or an error is raised.
 
-        Args:
-            session: the session in which it runs.
-            coord: the coordinator, or None.
+        `coord`: the coordinator, or None.
         """
         raise NotImplementedError
 
     def stop(self, session: Any, coord: Any) -> None:
-        """Called when the coordinator has stopped; has to end the loop's waits.
-
-        Args:
-            session: the session in which the loop runs.
-            coord: the coordinator.
-        """
+        """Called when the coordinator has stopped; has to end the loop's waits."""
         del coord
         try_to_run(session, self.cancel_op)
 
     def has_failed(self, session: Any) -> None:
-        """Called after an error of the loop was reported.
-
-        Args:
-            session: the session in which the loop ran.
-        """
+        """Called after an error of the loop was reported."""
 
     def has_ended(self, session: Any) -> None:
         """Called when the loop no longer runs in a session."""
@@ -70,11 +50,7 @@ class SessionLoop(tf.compat.v1.train.QueueRunner):
     def wait_for_end(self, timeout_secs: float | None = None) -> bool:
         """Waits until it runs in no session.
 
-        Args:
-            timeout_secs: how long to wait at most; None for ever.
-
-        Returns:
-            Whether it has ended.
+        `timeout_secs`: how long to wait at most; None for ever.
         """
         with self._condition:
             return self._condition.wait_for(lambda: not self._sessions, timeout_secs)
@@ -82,14 +58,7 @@ class SessionLoop(tf.compat.v1.train.QueueRunner):
     def create_threads(self, sess, coord=None, daemon=False, start=False):
         """Creates threads, as the base class does.
 
-        Args:
-            sess: a session whose global variables are initialized.
-            coord: a coordinator, to which errors are reported.
-            daemon: whether the process may end before the threads.
-            start: whether to start the threads.
-
-        Returns:
-            The threads; none if they are running already.
+        Returns the threads; none if they are running already.
         """
         with self._condition:
             if sess in self._sessions:
@@ -147,15 +116,7 @@ class SessionLoop(tf.compat.v1.train.QueueRunner):
 
 
 def try_to_run(session: Any, op: Any) -> bool:
-    """Runs an op at the end of a loop, which may fail because the session is gone.
-
-    Args:
-        session: the session.
-        op: the op to run.
-
-    Returns:
-        Whether it has run.
-    """
+    """Runs an op at the end of a loop, which may fail because the session is gone."""
     try:
         session.run(op)
     except Exception as error:

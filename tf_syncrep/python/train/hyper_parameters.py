@@ -17,18 +17,9 @@ HyperParameter = float | tf.Tensor | tf.Variable | Callable[[], Any]
 def check(name: str, value: Any, *, below: float = math.inf) -> Any:
     """Checks one hyper-parameter, as far as possible before it is used.
 
-    Args:
-        name: the argument's name, for the message.
-        value: a number, a scalar tensor or variable, or a callable that returns
-            one of these.
-        below: the exclusive upper limit of a number, which must be at least 0.
-
-    Returns:
-        `value`, with NumPy's numbers and integers converted to float.
-
-    Raises:
-        ValueError: a number is out of range, or a tensor is not a scalar.
-        TypeError: the value is of another kind.
+    `below`: the exclusive upper limit of a number, which must be at least 0. Raises
+    ValueError: a number is out of range, or a tensor is not a scalar. Raises TypeError:
+    the value is of another kind.
     """
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value.item()
@@ -49,17 +40,7 @@ def check(name: str, value: Any, *, below: float = math.inf) -> Any:
 
 
 def evaluate(name: str, value: HyperParameter, *, below: float = math.inf) -> Any:
-    """Returns the value for the step that is being built or run.
-
-    Args:
-        name: see `check`.
-        value: the value that `check` returned. A callable is called, and its result
-            checked.
-        below: see `check`.
-
-    Returns:
-        A float, or a scalar tensor with the value's own dtype.
-    """
+    """Returns the value for the step that is being built or run."""
     if callable(value) and not isinstance(value, (tf.Tensor, tf.Variable)):
         value = check(name, value(), below=below)
     if isinstance(value, float):
@@ -72,18 +53,7 @@ def evaluate_as_initial_value(
 ) -> tf.Tensor:
     """Returns the value as the initial value of a variable.
 
-    Args:
-        name: see `check`.
-        value: see `evaluate`.
-        dtype: dtype of the variable.
-        below: see `check`.
-
-    Returns:
-        A scalar tensor of `dtype` that can be computed before any variable is
-        initialized.
-
-    Raises:
-        ValueError: `value` exists only inside a `tf.function`.
+    Raises ValueError: `value` exists only inside a `tf.function`.
     """
     if callable(value) and not isinstance(value, (tf.Tensor, tf.Variable)):
         value = check(name, value(), below=below)
@@ -106,12 +76,8 @@ def evaluate_as_initial_value(
 def initial_value(variable: tf.Variable) -> tf.Tensor:
     """Returns the value from which slots, or variables based on this one, start.
 
-    Args:
-        variable: any variable.
-
-    Returns:
-        In a graph the variable's initial value, which is available before the variable
-        is initialized; in eager execution its present value.
+    Returns in a graph the variable's initial value, which is available before the
+    variable is initialized; in eager execution its present value.
     """
     if tf.executing_eagerly():
         return variable.read_value()

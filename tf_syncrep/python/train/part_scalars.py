@@ -29,15 +29,7 @@ _COLLECTION: Any = ("tf_syncrep", "PartScalar")
 
 @dataclasses.dataclass(frozen=True)
 class PartScalar:
-    """A scalar slot of a variable, which may be a part of a partitioned one.
-
-    Attributes:
-        variable: the slot.
-        before: what comes before the part's name in the slot's, and `after`: what
-            comes after it. For `table/part_0/AdamAsync_2` they are `table` and
-            `/AdamAsync_2`.
-        is_part: whether the slot's variable is a part.
-    """
+    """A scalar slot of a variable, which may be a part of a partitioned one."""
 
     variable: Any
     before: str
@@ -52,11 +44,7 @@ class PartScalar:
     def stored_names(self, stored: Collection[str]) -> list[str]:
         """Returns the names in a checkpoint whose smallest value it gets.
 
-        Args:
-            stored: all names in the checkpoint.
-
-        Returns:
-            Its own name if the checkpoint has as many parts as the graph.
+        Returns Its own name if the checkpoint has as many parts as the graph.
         """
         whole = self.before + self.after
         found = [whole] if whole in stored else []
@@ -80,12 +68,7 @@ def scalars_of_graph(graph: tf.Graph) -> list[PartScalar]:
 
 
 def add_scalar(variable: Any, slot: Any) -> None:
-    """Has a scalar slot of a variable restored into any number of parts.
-
-    Args:
-        variable: a variable of a graph.
-        slot: its slot, whose name has the variable's in it.
-    """
+    """Has a scalar slot of a variable restored into any number of parts."""
     part = part_of(variable)
     name = variable.op.name if part is None else part.full_name
     scope, _, suffix = slot.op.name.rpartition(variable.op.name + "/")

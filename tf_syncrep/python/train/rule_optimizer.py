@@ -10,11 +10,8 @@ from tf_syncrep.python.train.base_optimizer import BaseOptimizer
 class Slot(NamedTuple):
     """A slot of each variable.
 
-    Attributes:
-        name: its name for `get_slot` and in object-based checkpoints: TensorFlow's.
-        initial: the number that it begins with.
-        suffix: what follows the variable's name in a checkpoint of `Saver`; None for
-            the optimizer's name.
+    `suffix`: what follows the variable's name in a checkpoint of `Saver`; None for the
+    optimizer's name.
     """
 
     name: str

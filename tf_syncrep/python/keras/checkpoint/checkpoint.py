@@ -41,14 +41,7 @@ from tf_syncrep.python.keras.tables.setting import unless_being_set
 
 @dataclasses.dataclass(frozen=True)
 class Restored:
-    """A checkpoint that was restored.
-
-    Attributes:
-        path: the prefix of its files.
-        iterations: the optimizer's `iterations`, which are restored.
-        secs_ago: how long ago it was written.
-        state: the `state` that was passed to `save`.
-    """
+    """A checkpoint that was restored."""
 
     path: str
     iterations: int
@@ -331,8 +324,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
     def _end_run(self) -> None:
         """Writes the last checkpoint of a run of `fit`, and logs its failure.
 
-        Raises:
-            Exception: the checkpoint was not written, and `raise_at_end` is set.
+        Raises Exception: the checkpoint was not written, and `raise_at_end` is set.
         """
         model = self._model_or_raise
         clear_initial_position(model)

@@ -63,12 +63,7 @@ from tf_syncrep.python.keras.tables.trainers import refuse_legacy, trainers_of
 def contents_of(model: Any, with_optimizers: bool = True) -> Contents:
     """Finds the contents of a model's checkpoint.
 
-    Args:
-        model: a built model; if it is compiled, its optimizer is built, too.
-        with_optimizers: whether to include the variables of its optimizers.
-
-    Returns:
-        Its variables, without those of metrics, and its optimizers' variables.
+    `model`: a built model; if it is compiled, its optimizer is built, too.
     """
     builder = Builder()
     variables = _variables_of(model)

@@ -46,9 +46,8 @@ def have_checkpoint(callbacks: Any) -> bool:
 def with_ends(callbacks: Any) -> Any:
     """Adds callbacks after those of `fit` that end its checkpoints.
 
-    Args:
-        callbacks: one callback, several, or None. Checkpoints that have such a callback
-            already get no other one. A CallbackList is returned as it is.
+    `callbacks`: one callback, several, or None. Checkpoints that have such a callback
+    already get no other one. A CallbackList is returned as it is.
     """
     if isinstance(callbacks, tf.keras.callbacks.CallbackList):
         return callbacks

@@ -9,12 +9,7 @@ from tf_syncrep.python.keras.sync_replicas.rounds import Rounds
 
 
 class Position:
-    """Counts the batches of one run after another.
-
-    Attributes:
-        epoch: the present epoch.
-        step: how many of its steps were taken.
-    """
+    """Counts the batches of one run after another."""
 
     def __init__(self):
         """Begins with nothing."""
@@ -33,20 +28,14 @@ class Position:
         self.epoch, self.step = epoch, 0
 
     def state(self, rounds: Rounds) -> dict[str, int]:
-        """Returns the state that a checkpoint holds, at a moment between two updates.
-
-        Args:
-            rounds: the optimizer's rounds.
-        """
+        """Returns the state that a checkpoint holds, of a moment between updates."""
         step = rounds.num_done(self.step) if self.step else 0
         return {"epoch": self.epoch, "step": step, "steps": self._steps_before + step}
 
     def restore(self, state: Mapping[str, Any], num_steps: int | None) -> None:
         """Goes to the position at which a checkpoint was written.
 
-        Args:
-            state: the result of `state`.
-            num_steps: how many steps an epoch has, if known.
+        `num_steps`: how many steps an epoch has, if known.
         """
         self.epoch, self.step = state["epoch"], state["step"]
         self._steps_before = state["steps"] - self.step

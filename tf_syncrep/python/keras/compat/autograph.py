@@ -15,9 +15,6 @@ def traced_by(function: Any) -> Callable[..., Any]:
     """Returns what a `tf.function` traces: its Python function, after AutoGraph.
 
     Private: nothing public tells whether a function was made with `autograph=False`.
-
-    Args:
-        function: a `tf.function`.
     """
     plain = function.python_function
     return _converted(plain) if function._autograph else plain

@@ -9,12 +9,7 @@ from tf_syncrep.python.keras.compat.native import IS_KERAS_3
 
 
 def finalize_variable_values(optimizer: Any, variables: Sequence[Any]) -> None:
-    """Does what an optimizer does at the end of a training, with any Keras.
-
-    Args:
-        optimizer: any optimizer of Keras or this package.
-        variables: the variables that were trained.
-    """
+    """Does what an optimizer does at the end of a training, with any Keras."""
     inner = optimizer
     while hasattr(inner, "inner_optimizer"):
         inner = inner.inner_optimizer

@@ -16,15 +16,6 @@ def value_at_call(
 
     Private: with public functions, each argument has to be there before it is known
     whether what is traced uses it; and TensorFlow sends unused arguments, too.
-
-    Args:
-        name: tells the value from others. In a function, and in those that it calls,
-            there is one tensor for it.
-        value: called whenever the outermost function is called.
-        spec: the tensor's shape and dtype.
-
-    Returns:
-        The tensor, in the function that is being traced.
     """
     graph: Any = tf.compat.v1.get_default_graph()
     return graph.capture_call_time_value(value, spec, key=f"tf_syncrep/{name}")

@@ -30,9 +30,6 @@ def apart_from_closures() -> Iterator[None]:
     The first call replaces, for good, the function that TensorFlow asks for the
     manager. The new one gives all other threads the same answer as before. Until then,
     and in processes that never come here, TensorFlow is unchanged.
-
-    Yields:
-        Nothing.
     """
     _replace()
     before = _is_apart()

@@ -35,10 +35,7 @@ def schedule(coordinator: Any, function: Callable[..., None], args: Any) -> None
     Private: the public `schedule` takes a `tf.function` alone, whose error nobody can
     look at before TensorFlow does.
 
-    Args:
-        coordinator: the ClusterCoordinator.
-        function: the function. What it raises is taken for the error of a closure.
-        args: its arguments, of which the function gets the worker's own parts.
+    `args`: its arguments, of which the function gets the worker's own parts.
     """
     # Nobody asks for the `RemoteValue`.
     coordinator._cluster.schedule(function, args=args, kwargs=None)

@@ -39,19 +39,14 @@ __all__ = [
 class Adapter:
     """A data adapter that Keras chose, with what its loops ask of one.
 
-    Attributes:
-        dataset: the batches of one epoch. In Keras 2 those of arrays have no end.
-        steps_of_epoch: after how many batches an epoch ends; None for the end of
-            `dataset`.
+    `steps_of_epoch`: after how many batches an epoch ends; None for the end of
+    `dataset`.
     """
 
     def __init__(self, stock: Any, dataset: Any, steps: int | None):
         """Wraps what `stock_adapter` and `dataset_of` made of some data.
 
-        Args:
-            stock: Keras' own adapter.
-            dataset: its dataset.
-            steps: how many batches an epoch has, if the caller of `Model.fit` said it.
+        `steps`: how many batches an epoch has, if the caller of `Model.fit` said it.
         """
         self._adapter = stock
         self.dataset = dataset
@@ -118,12 +113,7 @@ def stock_adapter(
 
 
 def dataset_of(adapter: Any, class_weight: Mapping[int, float] | None) -> Any:
-    """Makes the dataset of Keras' own adapter.
-
-    Args:
-        adapter: what `stock_adapter` returned.
-        class_weight: the argument of `stock_adapter`.
-    """
+    """Makes the dataset of Keras' own adapter."""
     if IS_KERAS_3:
         shuffle = "_tf_shuffle"
         if hasattr(adapter, shuffle):

@@ -20,18 +20,7 @@ def dataset_of_workers(
     dataset: tf.data.Dataset,
     call: Callable[[Any], tf.data.Dataset],
 ) -> Any:
-    """Makes a dataset on each worker, by a separate function for each worker.
-
-    Args:
-        coordinator: the ClusterCoordinator.
-        functions: a concrete function for each worker.
-        dataset: a dataset of the same structure as those of all workers.
-        call: calls such a function, and returns the dataset.
-
-    Returns:
-        A dataset of which `iter` makes arguments for `coordinator.schedule`. If a
-        worker comes back, the same function makes its dataset anew.
-    """
+    """Makes a dataset on each worker, by a separate function for each worker."""
     datasets = coordinator.create_per_worker_dataset(functions[0])
     # Private: TensorFlow has only one function for all workers. It calls this object
     # while the worker is known; the outputs give the specs.
@@ -57,11 +46,7 @@ def as_worker(worker: int) -> Any:
 
 
 class _FunctionOfWorkers:
-    """Calls the function of the worker for which it is called.
-
-    Attributes:
-        structured_outputs: a dataset, for its specs.
-    """
+    """Calls the function of the worker for which it is called."""
 
     def __init__(
         self,

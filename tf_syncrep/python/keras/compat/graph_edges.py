@@ -19,11 +19,6 @@ def replace_input(op: tf.Operation, index: int, tensor: tf.Tensor) -> None:
     """Replaces one of an op's inputs by another tensor.
 
     Private: nothing public changes the inputs of an existing op.
-
-    Args:
-        op: the op.
-        index: the number of the input.
-        tensor: a tensor of the same graph, dtype and shape.
     """
     op._update_input(index, tensor)
 
@@ -75,13 +70,6 @@ def devices_of_captures(graph: Any) -> dict[tuple[tf.Operation, int], str]:
     """Returns the devices of the resources that a function captures.
 
     Private: the captures of a function have no public name.
-
-    Args:
-        graph: the graph of a function, or another one.
-
-    Returns:
-        Devices by the ops that stand for the resources in the graph, and the numbers of
-        their outputs.
     """
     return {
         (inner.op, inner.value_index): _device_outside(outer)

@@ -25,10 +25,6 @@ def standing_for(
     Private: all methods of a `tf.Variable` take the resource from `_handle`, which
     nothing public can set. The variables of ParameterServerStrategy have such a
     variable in `_v` (checked with TensorFlow 2.15.1 and 2.22.0rc0).
-
-    Args:
-        variables: TensorFlow's variables.
-        handles: the handles of variables with the same shapes and dtypes.
     """
     variables = [getattr(variable, "_v", variable) for variable in variables]
     own = [variable._handle for variable in variables]

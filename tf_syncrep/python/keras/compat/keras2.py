@@ -35,18 +35,7 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
         dtype: tf.DType,
         fill: Callable[[Any, tf.DType], tf.Tensor],
     ) -> tf.Variable:
-        """Adds an optimizer variable on the device of a model variable.
-
-        Args:
-            variable: model variable.
-            name: name of the slot, which is followed by the variable's name.
-            shape: shape of the slot.
-            dtype: dtype of the slot.
-            fill: makes the initial value, of a shape and dtype.
-
-        Returns:
-            The slot.
-        """
+        """Adds an optimizer variable on the device of a model variable."""
 
         # `add_variable_from_reference` would force the model variable's dtype.
         def with_dtype(next_creator, **kwargs):
@@ -97,17 +86,9 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
     ):
         """Applies gradients, one for each variable.
 
-        Args:
-            grads_and_vars: pairs of gradient and variable. In cross-replica context
-                these are the gradients of all replicas, as `strategy.run` returns them,
-                or tensors.
-            name: name scope of the ops, by default the optimizer's name.
-            skip_gradients_aggregation: whether the gradients are those of the whole
-                step.
-            **kwargs: see the base class.
-
-        Returns:
-            `iterations`.
+        `grads_and_vars`: pairs of gradient and variable. In cross-replica context these
+        are the gradients of all replicas, as `strategy.run` returns them, or tensors.
+        `name`: name scope of the ops, by default the optimizer's name.
         """
         grads_and_vars = list(grads_and_vars)
         if tf.distribute.in_cross_replica_context():
@@ -124,11 +105,7 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
         )
 
     def aggregate_gradients(self, grads_and_vars):
-        """Sums gradients over replicas, in replica context; called by Keras.
-
-        Returns:
-            The same pairs with the sums.
-        """
+        """Sums gradients over replicas, in replica context; called by Keras."""
         if tf.distribute.get_strategy().num_replicas_in_sync == 1:
             # The sum would be a copy, which would have to be sent. The gradient itself,
             # or the rows that it names, may have arrived already.

@@ -16,9 +16,8 @@ def outside_of_functions(make_variables: Callable[[], None]) -> None:
     computed in it, by ops that cannot be placed or lifted. So this leaves all of these
     contexts, and the replica too.
 
-    Args:
-        make_variables: makes them; called once, in the strategy's scope, even if
-            replicas call this function together.
+    `make_variables`: makes them; called once, in the strategy's scope, even if replicas
+    call this function together.
     """
     if not tf.distribute.has_strategy():
         with tf.init_scope():

@@ -15,9 +15,6 @@ def refuse_old_keras_3(version: str) -> None:
 
     Stock optimizers count their steps in a method that ours override in Keras 3.5 to
     3.9, so these would not count. Before that the counter has another name.
-
-    Raises:
-        ImportError: the version is before 3.10.
     """
     major, minor, *_ = version.split(".")
     if (int(major), int(minor)) < (3, 10):
@@ -58,11 +55,7 @@ if IS_KERAS_3:
     def native(variable: Any) -> Any:
         """Returns the `tf.Variable` behind a variable, even if Keras casts variables.
 
-        Args:
-            variable: a variable of TensorFlow or Keras.
-
-        Returns:
-            The variable; in a `keras.StatelessScope`, the tensor that replaces it.
+        Returns the variable; in a `keras.StatelessScope`, the tensor that replaces it.
         """
         if not isinstance(variable, tf.keras.Variable):
             return variable

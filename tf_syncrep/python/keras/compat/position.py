@@ -48,8 +48,7 @@ class _TrainingState:
 def set_initial_position(model: Any, epoch: int, step: int) -> int:
     """Sets where the run begins; to be called in its `on_train_begin`.
 
-    Returns:
-        How many steps the loop skips: none if Keras 3 trains by its own loop.
+    Returns how many steps the loop skips: none if Keras 3 trains by its own loop.
     """
     if not IS_KERAS_3:
         model._training_state = _TrainingState(model, epoch, step)
@@ -88,13 +87,7 @@ def initial_position(
 ) -> tuple[int, int]:
     """Returns where to begin: where a callback has said, or where `fit` was told.
 
-    Args:
-        model: the model.
-        num_steps: how many steps an epoch has, if known.
-        initial_epoch: `fit`'s argument.
-
-    Returns:
-        The epoch, and how many of its steps are done.
+    `num_steps`: how many steps an epoch has, if known.
     """
     if IS_KERAS_3:
         epoch = getattr(model, "_initial_epoch", None) or initial_epoch

@@ -21,8 +21,7 @@ def seeds_of_copy(number: int) -> Iterator[None]:
     Each op in a graph draws its own sequence, which depends on its seed. So all copies
     of an op with a seed would draw the same numbers.
 
-    Args:
-        number: the number of the copy; 0 leaves seeds as they are.
+    `number`: the number of the copy; 0 leaves seeds as they are.
     """
     stock = random_seed.get_seed
 

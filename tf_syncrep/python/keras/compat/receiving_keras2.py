@@ -45,17 +45,9 @@ class ReceivingOptimizer(tf.keras.optimizers.Optimizer):
     ):
         """Hands in gradients, one for each variable.
 
-        Args:
-            grads_and_vars: pairs of gradient and variable; a gradient may be None.
-            name: has no effect, like the following arguments.
-            skip_gradients_aggregation: has no effect, since there is one replica.
-            **kwargs: older names of these.
-
-        Returns:
-            `iterations`.
-
-        Raises:
-            ValueError: all gradients are None.
+        `grads_and_vars`: pairs of gradient and variable; a gradient may be None.
+        `skip_gradients_aggregation`: has no effect, since there is one replica. Raises
+        ValueError: all gradients are None.
         """
         del name, skip_gradients_aggregation, kwargs
         pairs = list(grads_and_vars)

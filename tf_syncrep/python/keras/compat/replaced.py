@@ -22,11 +22,6 @@ def replaced(owner: Any, name: str, function: Callable[..., Any]) -> Iterator[No
 
     What is called elsewhere, as by the threads that prepare data, finds what was there
     before.
-
-    Args:
-        owner: a class, a module, or an object.
-        name: the attribute.
-        function: stands in its place, in the graph and in those within it.
     """
     traced = tf.compat.v1.get_default_graph()
     stock = getattr(owner, name)

@@ -15,9 +15,6 @@ def as_scheduled(strategy: Any) -> Iterator[None]:
 
     Private: nothing public says that a step is only traced. Other strategies do not
     read this attribute (checked with TensorFlow 2.15.1 and 2.21.0).
-
-    Args:
-        strategy: the strategy.
     """
     extended = strategy.extended
     before = getattr(extended, "_allow_run_without_coordinator", False)

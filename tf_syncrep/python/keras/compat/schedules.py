@@ -8,8 +8,7 @@ def schedule_of(optimizer: Any) -> Any:
 
     Private: the public `learning_rate` is the present rate.
 
-    Returns:
-        The argument of the constructor; None if it was a number.
+    Returns the argument of the constructor; None if it was a number.
     """
     rate = optimizer._learning_rate
     return rate if callable(rate) else None

@@ -24,12 +24,6 @@ def saved_as_stock(layer_class: Any) -> Any:
     for its own layer if no registered name is given. An empty name counts as none, but
     can still be looked up: in a process with this package it leads to this package's
     layer. Keras 2 loads Keras's own layer.
-
-    Args:
-        layer_class: the subclass.
-
-    Returns:
-        The same class.
     """
     names = tf.keras.utils.get_custom_objects()
     # Earlier versions of this package saved files with this name.
@@ -42,12 +36,7 @@ def saved_as_stock(layer_class: Any) -> Any:
 
 
 def holds_numbered_slots(store: Any) -> bool:
-    """Returns whether a file has slots that Keras has saved by their numbers.
-
-    Args:
-        store: the object from which Keras makes a layer load its variables. A
-            dictionary is no file, and has no slots.
-    """
+    """Returns whether a file has slots that Keras has saved by their numbers."""
     if hasattr(store, "sharding_config"):
         return True  # There are several files, and the slots may be in another one.
     # The first two variables are the counter and the learning rate.
@@ -58,12 +47,7 @@ def holds_numbered_slots(store: Any) -> bool:
 
 
 def holds_values_of(slot: tf.Variable, store: Any) -> bool:
-    """Returns whether an optimizer in a file has the values that a slot has now.
-
-    Args:
-        slot: the slot.
-        store: as in `holds_numbered_slots`.
-    """
+    """Returns whether an optimizer in a file has the values that a slot has now."""
     if hasattr(store, "sharding_config"):
         return True  # It may, in another one of several files.
     shape, values = tuple(slot.shape), None

@@ -17,11 +17,7 @@ NAME_OF_EMBEDDINGS = "_embeddings" if IS_KERAS_3 else "embeddings"
 def track(owner: Any, name: str, trackable: Any) -> None:
     """Makes checkpoints find an object.
 
-    Args:
-        owner: a variable or layer.
-        name: the name under which they find it; it replaces another object of that
-            name.
-        trackable: the object.
+    `name`: the name under which they find it; it replaces another object of that name.
     """
     # Private: variables have no tracked attributes, and Keras also tracks attributes of
     # layers, of which it uses some names itself.
@@ -55,10 +51,6 @@ def untrack(layer: Any, name: str) -> None:
     """Makes checkpoints not find a variable under the name that a layer gave it.
 
     In Keras 3 they do not find it anyway.
-
-    Args:
-        layer: the layer.
-        name: the name that was passed to `add_weight`.
     """
     if not IS_KERAS_3:
         # Private: `add_weight` of Keras 2 tracks the variable without an attribute, so

@@ -206,9 +206,8 @@ class FeatureConfig:
 def own_table(table: Any) -> TableConfig:
     """Converts the table of a feature into a `TableConfig` of this package.
 
-    Args:
-        table: a `TableConfig` of this package or of keras_rs. In the latter "adam" may
-            be the default or the user's choice; here it means the model's optimizer.
+    `table`: a `TableConfig` of this package or of keras_rs. In the latter "adam" may be
+    the default or the user's choice; here it means the model's optimizer.
     """
     if isinstance(table, TableConfig):
         return table

@@ -31,15 +31,7 @@ class DynamicEmbedding(GrowingLayer, tf.keras.layers.Layer):
 
     Its table has the name of the layer.
 
-    Args:
-        input_dim: the `tfs.keras.Dynamic`.
-        output_dim: how many elements a vector has.
-        embeddings_initializer: a Keras initializer, or its name.
-        mask_zero: whether id 0 stands for padding, and is masked.
-        **kwargs: arguments of the base class: `name`, `dtype`, `trainable`.
-
-    Raises:
-        ValueError: an argument has another value than these.
+    Raises ValueError: an argument has another value than these.
     """
 
     def __init__(
@@ -95,12 +87,8 @@ class DynamicEmbedding(GrowingLayer, tf.keras.layers.Layer):
     def call(self, inputs: Any, training: Any = None) -> Any:
         """Looks ids up.
 
-        Args:
-            inputs: integers or strings of any shape; they may be ragged.
-            training: whether new ids may get rows.
-
-        Returns:
-            Their vectors, of shape `inputs.shape + [output_dim]`.
+        `inputs`: integers or strings of any shape; they may be ragged. Returns their
+        vectors, of shape `inputs.shape + [output_dim]`.
         """
         if isinstance(inputs, tf.RaggedTensor):
             return inputs.with_flat_values(self.call(inputs.flat_values, training))
@@ -137,8 +125,7 @@ class DynamicEmbedding(GrowingLayer, tf.keras.layers.Layer):
     def set_embedding_table(self, table: Any) -> None:
         """Sets the keys and vectors of the table; other keys lose their rows.
 
-        Args:
-            table: keys and vectors, as `get_embedding_table` returns them.
+        `table`: keys and vectors, as `get_embedding_table` returns them.
         """
         self._growing.write(self.name, table)
 

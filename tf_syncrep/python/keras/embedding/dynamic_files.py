@@ -31,13 +31,7 @@ KeyOf = Callable[[str], str]
 
 
 def save(tables: DynamicTables, store: Any, key_of: KeyOf) -> None:
-    """Saves the rows in use of tables.
-
-    Args:
-        tables: the tables.
-        store: the object to which Keras makes a layer save its variables.
-        key_of: returns the key of a table in the store, given its name.
-    """
+    """Saves the rows in use of tables."""
     for name in tables.by_name:
         rows = tables.rows_of(name)
         store[key_of(name)] = tables.values_of(name, rows)
@@ -56,16 +50,9 @@ def save(tables: DynamicTables, store: Any, key_of: KeyOf) -> None:
 def load(tables: DynamicTables, store: Any, key_of: KeyOf, layer: str) -> None:
     """Loads what `save` has saved.
 
-    Args:
-        tables: the tables.
-        store: the object from which Keras makes a layer load its variables.
-        key_of: the function that `save` was given.
-        layer: the layer's name, for errors.
-
-    Raises:
-        ValueError: a table is missing, its rows have another width, or there are more
-            rows than there is room for; or its rows lay in other parts, and Keras has
-            saved slots of them. Nothing was written.
+    Raises ValueError: a table is missing, its rows have another width, or there are
+    more rows than there is room for; or its rows lay in other parts, and Keras has
+    saved slots of them. Nothing was written.
     """
     if not tables.by_name:
         return

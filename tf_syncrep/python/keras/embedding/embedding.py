@@ -183,11 +183,8 @@ class Embedding(tf.keras.layers.Embedding):
     def call(self, inputs: Any) -> Any:
         """Looks up the rows of ids.
 
-        Args:
-            inputs: ids: integers of any shape; they may be ragged.
-
-        Returns:
-            Their vectors, of shape `inputs.shape + [output_dim]`.
+        `inputs`: ids: integers of any shape; they may be ragged. Returns their vectors,
+        of shape `inputs.shape + [output_dim]`.
         """
         ids = as_integers(inputs, f"layer {self.name!r}", self.input_dim)
         # With LoRA, vectors are computed from more than the table.

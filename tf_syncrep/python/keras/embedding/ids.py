@@ -32,13 +32,7 @@ def as_integers(ids: tf.Tensor, of: str, vocabulary_size: int) -> tf.Tensor:
     Keras sometimes casts ids to float silently, as in a Sequential model without an
     `Input`.
 
-    Args:
-        ids: the ids.
-        of: the owner of the ids, for the error.
-        vocabulary_size: how many ids there are.
-
-    Raises:
-        ValueError: the ids are no numbers, or floats that cannot hold so many ids.
+    Raises ValueError: the ids are no numbers, or floats that cannot hold so many ids.
     """
     if ids.dtype in (tf.int32, tf.int64):
         return ids
@@ -59,12 +53,7 @@ def as_integers(ids: tf.Tensor, of: str, vocabulary_size: int) -> tf.Tensor:
 
 
 def warn_of_narrow_inputs(ids: Any, of: str) -> None:
-    """Warns of an `Input` to which Keras casts wider ids, so that they wrap around.
-
-    Args:
-        ids: ids of a table that grows: tensors, or a Keras tensor of a model.
-        of: the owner of the ids, for the warning.
-    """
+    """Warns of an `Input` to which Keras casts wider ids, so that they wrap around."""
     try:
         is_of_model = tf.keras.backend.is_keras_tensor(ids)
     except ValueError:  # Keras 2 refuses what is no tensor.
@@ -83,18 +72,10 @@ def warn_of_narrow_inputs(ids: Any, of: str) -> None:
 def as_keys(ids: tf.Tensor, of: str, served: bool) -> tf.Tensor:
     """Converts ids into keys of a table that grows.
 
-    Args:
-        ids: the ids; strings become their 64-bit fingerprints.
-        of: the owner of the ids, for the error.
-        served: whether keys are looked up in a copy of the table for serving. There
-            floats are taken, as Keras 3 exports a subclassed model with float32 if it
-            is not told another signature.
-
-    Returns:
-        The keys, int32 or int64, of the same shape.
-
-    Raises:
-        ValueError: the ids are neither integers nor strings.
+    `ids`: the ids; strings become their 64-bit fingerprints. `served`: whether keys are
+    looked up in a copy of the table for serving. There floats are taken, as Keras 3
+    exports a subclassed model with float32 if it is not told another signature. Raises
+    ValueError: the ids are neither integers nor strings.
     """
     if ids.dtype == tf.string:
         return string_keys(ids)

@@ -43,12 +43,7 @@ class TableUpkeep(tf.keras.callbacks.Callback):
     _supports_tf_logs = True
 
     def __init__(self, maintains: bool, log_dirs: Sequence[str] = ()):
-        """Does nothing yet.
-
-        Args:
-            maintains: whether this callback has to maintain the tables.
-            log_dirs: the folders of TensorBoard's callbacks.
-        """
+        """Does nothing yet."""
         super().__init__()
         self._log_dirs = log_dirs
         self._writers: list[Any] | None = None

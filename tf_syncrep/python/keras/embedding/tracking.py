@@ -28,14 +28,7 @@ from tf_syncrep.python.keras.tables.tables import Tables
 
 
 def track(layer: Any, tables: Tables, whole: str | None = None) -> None:
-    """Makes `tf.train.Checkpoint` save a layer's tables, and restore them.
-
-    Args:
-        layer: the layer.
-        tables: its tables, whose variables are made.
-        whole: the attribute that holds the table in layers with one variable. The table
-            is also restored from there.
-    """
+    """Makes `tf.train.Checkpoint` save a layer's tables, and restore them."""
     parts = tables.all_variables()
     for name in tables.variable_names:
         compat.untrack(layer, name)

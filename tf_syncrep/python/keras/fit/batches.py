@@ -45,9 +45,8 @@ Cancelable = Callable[[Any], Callable[..., Any]]
 class Scheduled(NamedTuple):
     """An execution to schedule.
 
-    Attributes:
-        size: how many steps it has; the worker may have data for fewer.
-        args: what `Batches.due` gets, of which each worker gets its part.
+    `size`: how many steps it has; the worker may have data for fewer. `args`: what
+    `Batches.due` gets, of which each worker gets its part.
     """
 
     size: int
@@ -57,10 +56,7 @@ class Scheduled(NamedTuple):
 class Batches(abc.ABC):
     """Batches for the steps of epochs.
 
-    Attributes:
-        num_steps: how many steps an epoch has; None if that is known only at its end.
-        element_spec: the specs of a batch.
-        argument: the argument of `fit`, `evaluate` or `predict` that has them.
+    `num_steps`: how many steps an epoch has; None if that is known only at its end.
     """
 
     num_steps: int | None
@@ -68,16 +64,7 @@ class Batches(abc.ABC):
     argument = "x"
 
     def begin_epoch(self, epoch: int, resume: bool) -> bool:
-        """Begins an epoch.
-
-        Args:
-            epoch: its number.
-            resume: whether the epoch was begun before, and a checkpoint was saved in
-                it.
-
-        Returns:
-            Whether there is an epoch left.
-        """
+        """Begins an epoch."""
         del epoch, resume
         return True
 
@@ -86,12 +73,7 @@ class Batches(abc.ABC):
         return
 
     def passes(self, num_workers: int, window: int) -> Iterator[Window | Ends]:
-        """Yields for each pass over the data of an epoch what tells when it is over.
-
-        Args:
-            num_workers: how many workers there are.
-            window: how many executions are scheduled at once.
-        """
+        """Yields for each pass over the data of an epoch what tells when it is over."""
         del num_workers
         yield Window(window)
 
@@ -109,14 +91,6 @@ class Batches(abc.ABC):
         """Returns how many steps a worker has data for, and their function's arguments.
 
         It is called on the thread of the worker, before the steps.
-
-        Args:
-            size: how many steps are to be made at the most.
-            args: the worker's part of the arguments that were scheduled.
-            cancelable: makes functions cancelable that it calls.
-
-        Returns:
-            The number is 0 at the end of the worker's data.
         """
         del cancelable
         return size, args
@@ -124,8 +98,8 @@ class Batches(abc.ABC):
     def note_done(self, num_steps: int) -> bool:
         """Takes note that steps were made, on the thread of their worker.
 
-        Returns:
-            Whether more steps are to be made at once, as their batches have been read.
+        Returns whether more steps are to be made at once, as their batches have been
+        read.
         """
         del num_steps
         return False
@@ -158,14 +132,7 @@ class SentBatches(Batches):
     """
 
     def __init__(self, adapter: Adapter, goes_on: bool, argument: str = "x"):
-        """Reads nothing yet.
-
-        Args:
-            adapter: the source of the batches.
-            goes_on: whether an epoch goes on after the last batch of the epoch before,
-                or begins with the first batch again.
-            argument: the argument that has the batches, for errors.
-        """
+        """Reads nothing yet."""
         self.argument = argument
         self._adapter = adapter
         self.element_spec = adapter.dataset.element_spec
@@ -296,15 +263,7 @@ class _Read(Reading):
 
 @dataclasses.dataclass
 class _Place:
-    """Where a worker is in its data.
-
-    Attributes:
-        iterator: the iterator that it reads.
-        number: the last pass that it has ended.
-        chunk: the batches that it has read last, on the worker.
-        num_batches: how many these are.
-        num_done: how many of them it has trained on.
-    """
+    """Where a worker is in its data."""
 
     iterator: Any
     number: int
@@ -327,11 +286,7 @@ class WorkersPasses(Batches):
     num_steps = None
 
     def __init__(self, datasets: WorkersDatasets):
-        """Reads nothing yet.
-
-        Args:
-            datasets: the workers' datasets.
-        """
+        """Reads nothing yet."""
         self.element_spec = datasets.element_spec
         self._datasets = datasets
         self._queues = datasets.queues
@@ -381,12 +336,7 @@ class WorkersPasses(Batches):
         return False
 
     def has_left(self, some_are_lost: bool) -> bool:
-        """Returns whether another pass is needed to end the epoch.
-
-        Args:
-            some_are_lost: whether workers, and what they were reading, were lost in the
-                last pass.
-        """
+        """Returns whether another pass is needed to end the epoch."""
         left = False
         for queue in self._queues:
             stats = queue.stats()

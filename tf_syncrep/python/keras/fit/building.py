@@ -23,11 +23,8 @@ def build(
 ) -> None:
     """Makes the variables that a model lacks for a kind of step.
 
-    Args:
-        model: the model.
-        first_batch: reads the batch to build it with, if that is needed.
-        kind: "train", "test" or "predict"; "predict" needs only the layers.
-        specs: the specs of the batches.
+    `first_batch`: reads the batch to build it with, if that is needed. `kind`: "train",
+    "test" or "predict"; "predict" needs only the layers.
     """
     step = f"{kind}_step"
     is_own = getattr(type(model), step) is not getattr(tf.keras.Model, step)

@@ -56,12 +56,8 @@ def refuse_wrong_numbers(
     With some of them fit would do something else in silence: it would validate on no
     batches, for example, or take a split of 1.5 for one of 0.5.
 
-    Args:
-        verbose: the argument of fit, evaluate or predict.
-        epochs: the argument of fit.
-        initial_epoch: the argument of fit.
-        validation_split: the argument of fit; None and 0 are without validation.
-        **counts: numbers of steps, and of examples in a batch, or None.
+    `validation_split`: the argument of fit; None and 0 are without validation.
+    `**counts`: numbers of steps, and of examples in a batch, or None.
     """
     for name, count in counts.items():
         if count is not None:

@@ -16,15 +16,7 @@ def in_chunks(
     shuffled in another order, and a cache stays. It reads no batch before its chunk is
     asked for.
 
-    Args:
-        dataset: the dataset of one epoch.
-        size: how many batches a chunk has; the last one of an epoch may have fewer.
-        num_skipped: how many epochs are begun without being read, so that the first one
-            is shuffled as the one after these would be.
-
-    Returns:
-        A dataset without end of vectors of variants, which hold a batch each. Behind
-        the last chunk of an epoch there is one of a variant that holds none.
+    `size`: how many batches a chunk has; the last one of an epoch may have fewer.
     """
     end = tf.data.Dataset.from_tensors(0).map(
         lambda _: tf.raw_ops.OptionalNone()[tf.newaxis]

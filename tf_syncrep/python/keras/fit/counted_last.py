@@ -21,11 +21,6 @@ def count_last(counters: Iterable[Any], ops: Sequence[tf.Operation]) -> None:
     Otherwise a step that fails may be counted, and those behind it in its execution.
     A count waits for the updates on its own task, which costs no message. If there are
     none, it waits for the values of another one.
-
-    Args:
-        counters: the `iterations` of optimizers.
-        ops: all ops of a step that is being traced, in the order in which they were
-            made.
     """
     graph: Any = tf.compat.v1.get_default_graph()
     devices = devices_of_captures(graph)

@@ -67,13 +67,7 @@ class Ends:
     def __init__(
         self, num_workers: int, window: int, absent: AbstractSet[int] = frozenset()
     ):
-        """Begins a pass.
-
-        Args:
-            num_workers: how many workers there are.
-            window: how many executions are under way while all workers have data.
-            absent: the workers that were lost in the last pass.
-        """
+        """Begins a pass."""
         self._absent = absent
         self._num_workers = num_workers
         self._window = window
@@ -118,9 +112,7 @@ class Ends:
     def add(self, worker: int | None, has_ended: bool) -> None:
         """Takes note of an execution that is over.
 
-        Args:
-            worker: the worker that ran it; None if that is not known.
-            has_ended: whether it found the end of the data.
+        `worker`: the worker that ran it; None if that is not known.
         """
         self._num_under_way -= 1
         if worker in self._ended and has_ended:
@@ -135,9 +127,8 @@ class Ends:
     def add_silence(self, is_made: Callable[[], bool]) -> None:
         """Takes note that no result has come for `ASK_AGAIN_SECS`.
 
-        Args:
-            is_made: tells whether all workers have made their data. It is asked only if
-                nothing is under way.
+        `is_made`: tells whether all workers have made their data. It is asked only if
+        nothing is under way.
         """
         self._is_due = True
         if self._num_under_way == 0 and is_made():

@@ -22,11 +22,10 @@ def exact_state(execution: Callable[[], tf.Tensor] | None = None) -> Iterator[No
     This concerns additions by `assign_add` and `assign_sub`, such as the `iterations`
     of every optimizer, and seed generators, such as those of layers.
 
-    Args:
-        execution: returns an int64 scalar that differs between steps that run at once.
-            It is folded into the seeds, so that no two workers draw the same numbers;
-            if None, a worker draws the numbers that one process would draw. It is
-            called only if there are seeds.
+    `execution`: returns an int64 scalar that differs between steps that run at once. It
+    is folded into the seeds, so that no two workers draw the same numbers; if None, a
+    worker draws the numbers that one process would draw. It is called only if there are
+    seeds.
     """
     if not compat.IS_KERAS_3:  # Keras 2 adds by one op.
         yield

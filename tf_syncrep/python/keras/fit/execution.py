@@ -27,10 +27,6 @@ class Execution:
     loops each step would cost more messages, since every task is told of every
     iteration; and an error within a loop, or in any function within the function, ends
     as the cancellation of what is around it.
-
-    Attributes:
-        traced: the concrete function. To find it by its arguments would take the
-            coordinator longer than all else that it does for a call.
     """
 
     def __init__(
@@ -42,11 +38,7 @@ class Execution:
     ):
         """Traces the function.
 
-        Args:
-            step: traces a step.
-            reading: reads the batches.
-            size: the number of steps.
-            next_number: gives each execution a number, if its steps ask for one.
+        `next_number`: gives each execution a number, if its steps ask for one.
         """
         self._step = step
         self._metrics = metrics = step.metrics
@@ -102,11 +94,7 @@ class Execution:
         return returned
 
     def _trace_addition(self, sums: tf.Tensor) -> Any:
-        """Traces `_added` for what executions return.
-
-        Args:
-            sums: those of one execution.
-        """
+        """Traces `_added` for what executions return."""
         specs = [tf.TensorSpec(x.shape, x.dtype) for x in self._results.inputs]
         function = tf.function(self._added, autograph=False)
         spec = tf.TensorSpec(sums.shape, sums.dtype)
@@ -174,14 +162,7 @@ class Executions:
         next_number: Callable[[], int],
         strategy: Any,
     ):
-        """Traces nothing yet.
-
-        Args:
-            step: traces a step.
-            reading: reads the batches.
-            next_number: gives each execution a number.
-            strategy: the ParameterServerStrategy.
-        """
+        """Traces nothing yet."""
         self._step = step
         self._reading = reading
         self._next_number = next_number

@@ -18,11 +18,7 @@ def are_alike(results: Sequence[Any]) -> bool:
 def joined(outputs: Sequence[Any]) -> Any:
     """Joins outputs of batches along the batch.
 
-    Args:
-        outputs: structures of arrays, ragged or sparse tensors.
-
-    Returns:
-        A structure of the same; arrays of which other sizes differ become ragged.
+    Returns a structure of the same; arrays of which other sizes differ become ragged.
     """
     if len(outputs) == 1:
         return outputs[0]

@@ -63,15 +63,8 @@ def train(
 ) -> None:
     """Runs the epochs of `fit`.
 
-    Args:
-        steps: runs the steps.
-        model: the model.
-        batches: training data.
-        callbacks: a CallbackList with the model set.
-        initial_epoch: the first epoch, unless a callback says otherwise.
-        epochs: the epoch before which to end.
-        validate: called with each epoch when its training is over; returns what to
-            add to its logs.
+    `validate`: called with each epoch when its training is over; returns what to add to
+    its logs.
     """
     rounds, clock = rounds_of(model.optimizer), clock_of(model)
     flush = getattr(model.optimizer, "flush_last", True)

@@ -45,9 +45,8 @@ class Metrics:
     def __init__(self, owners: Mapping[Any, str]):
         """Makes nothing yet.
 
-        Args:
-            owners: the name of the metric of each of TensorFlow's variables. The keys
-                are references, since variables cannot be compared.
+        `owners`: the name of the metric of each of TensorFlow's variables. The keys are
+        references, since variables cannot be compared.
         """
         self._owners = owners
         self._variables = [ref.deref() for ref in owners]
@@ -125,9 +124,8 @@ class Metrics:
     def check(self, handles: Sequence[tf.Tensor]) -> None:
         """Raises if a step does anything to metrics but add, or trains by them.
 
-        Args:
-            handles: the handles of the variables in the graph of a traced step. Of the
-                functions that the step calls it is only seen whether they read.
+        `handles`: the handles of the variables in the graph of a traced step. Of the
+        functions that the step calls it is only seen whether they read.
         """
         reads = _reads(handles)
         state = _made_of(reads)
@@ -164,8 +162,8 @@ NO_METRICS = Metrics({})
 def metrics_of(model: Any, num_workers: int) -> Metrics:
     """Returns the metrics of a model, and of models in it, that are sums.
 
-    Raises:
-        ValueError: a metric declares that it is no sum, and there are several workers.
+    Raises ValueError: a metric declares that it is no sum, and there are several
+    workers.
     """
     # Keras 3 leaves out the metrics of models within the model.
     models = [x for x in trainer.layers_of(model) if isinstance(x, tf.keras.Model)]
@@ -190,20 +188,10 @@ def metrics_of(model: Any, num_workers: int) -> Metrics:
 
 
 class Results:
-    """The results of metrics that a step returns, computed from their sums.
-
-    Attributes:
-        indices: their places among the step's results.
-        inputs: the other tensors of the step from which they are computed.
-    """
+    """The results of metrics that a step returns, computed from their sums."""
 
     def __init__(self, leaves: Sequence[Any], handles: Sequence[tf.Tensor]):
-        """Finds them in the graph of a step.
-
-        Args:
-            leaves: the step's results.
-            handles: the handles of the variables of metrics.
-        """
+        """Finds them in the graph of a step."""
         state = _made_of(_reads(handles))
         own = {handle.name: i for i, handle in enumerate(handles)}
         self.indices = [
@@ -235,12 +223,7 @@ class Results:
         self._names_of_inputs = [x.name for x in self.inputs]
 
     def compute(self, handles: Sequence[tf.Tensor], inputs: Sequence[Any]) -> list[Any]:
-        """Computes the results from variables and the values of `inputs`.
-
-        Args:
-            handles: the handles of variables in the place of those of metrics.
-            inputs: the values.
-        """
+        """Computes the results from variables and the values of `inputs`."""
         known = dict(self._constants)
         known.update((name, handles[i]) for name, i in self._handles.items())
         known.update(zip(self._names_of_inputs, inputs, strict=True))

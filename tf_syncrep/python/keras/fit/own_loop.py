@@ -13,15 +13,9 @@ from tf_syncrep.python.keras import compat
 def own_loop(model: Any, **data: Any) -> Iterator[None]:
     """Within this context a model's own methods are called, with data that they know.
 
-    Args:
-        model: a model that is not under ParameterServerStrategy.
-        **data: arguments with data, by name.
-
-    Yields:
-        Nothing.
-
-    Raises:
-        ValueError: the data is made by a function, which nobody would call.
+    `model`: a model that is not under ParameterServerStrategy. `**data`: arguments with
+    data, by name. Raises ValueError: the data is made by a function, which nobody would
+    call.
     """
     for name, value in data.items():
         if callable(value):

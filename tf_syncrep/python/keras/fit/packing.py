@@ -10,9 +10,8 @@ import tensorflow as tf
 def packed(leaves: list[Any]) -> tuple[list[Any], tuple[tf.Tensor, list[Any]]]:
     """Packs all numbers of which a float64 is as exact into one tensor.
 
-    Returns:
-        For each leaf the NumPy dtype of a number that was packed, or None; and the
-        tensor with the leaves that were not.
+    Returns for each leaf the NumPy dtype of a number that was packed, or None; and the
+    tensor with the leaves that were not.
     """
     packing = [
         leaf.dtype.as_numpy_dtype if _is_plain_number(leaf) else None for leaf in leaves

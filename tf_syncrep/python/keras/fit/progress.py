@@ -25,9 +25,6 @@ def has_progress_bar(verbose: str | int) -> bool:
     nothing until an epoch has ended, and then write codes that only terminals
     understand. After `tf.keras.utils.disable_interactive_logging` the user wants Keras'
     own output in its log.
-
-    Args:
-        verbose: "auto", 0 (nothing), 1 (bar) or 2 (a line for each epoch).
     """
     if verbose in (0, 2):
         return verbose == 2

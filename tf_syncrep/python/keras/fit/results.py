@@ -32,14 +32,8 @@ class StepCancelledError(RuntimeError):
 class Result(NamedTuple):
     """What became of an execution, or of a part of what was scheduled.
 
-    Attributes:
-        worker: the worker that ran it.
-        num_steps: how many steps it made.
-        execution: the function.
-        fetched: what it returned; None if that was lost with the worker.
-        has_ended: whether the worker is at the end of its data.
-        untraced: the number of steps whose function the worker would have run.
-        is_last: whether what was scheduled is done; otherwise there are more results.
+    `fetched`: what it returned; None if that was lost with the worker. `is_last`:
+    whether what was scheduled is done; otherwise there are more results.
     """
 
     worker: int
@@ -53,9 +47,8 @@ class Result(NamedTuple):
     def take(self, if_lost: Any) -> Any:
         """Adds to the metrics, and returns what the steps returned.
 
-        Args:
-            if_lost: returned if the worker was lost after the execution and before its
-                numbers were fetched.
+        `if_lost`: returned if the worker was lost after the execution and before its
+        numbers were fetched.
         """
         if self.fetched is None or self.execution is None:
             return if_lost
@@ -81,16 +74,9 @@ class Arrivals:
     ):
         """Schedules nothing yet.
 
-        Args:
-            coordinator: the ClusterCoordinator.
-            executions: the functions, by the number of their steps.
-            batches: their data.
-            who_answers: returns a sentence that tells which tasks answer. It may take
-                some seconds.
-            in_order: whether results are taken in the order in which their executions
-                were scheduled.
-            runs_again: whether an execution whose numbers were lost runs again. One
-                that has updated variables must not.
+        `executions`: the functions, by the number of their steps. `runs_again`: whether
+        an execution whose numbers were lost runs again. One that has updated variables
+        must not.
         """
         self._coordinator = coordinator
         self._executions = executions
@@ -135,8 +121,7 @@ class Arrivals:
     def popleft_within(self, secs: float) -> Result | None:
         """Removes and returns the first result; None if none arrives in that time.
 
-        Raises:
-            Exception: an execution failed, or whatever else the coordinator runs.
+        Raises Exception: an execution failed, or whatever else the coordinator runs.
         """
         try:
             while not (self._in_order and self._next in self._early):

@@ -39,13 +39,7 @@ class ScheduledSteps:
     """Runs the steps of one model on the workers of its strategy."""
 
     def __init__(self, model: Any, prefetch_rows: bool = False):
-        """Wraps a compiled model under a ParameterServerStrategy.
-
-        Args:
-            model: the model.
-            prefetch_rows: whether a step of training, except the first of an execution,
-                looks up rows of tables before the last step's updates.
-        """
+        """Wraps a compiled model under a ParameterServerStrategy."""
         self._model = model
         self._prefetch_rows = prefetch_rows
         strategy = model.distribute_strategy
@@ -93,14 +87,7 @@ class ScheduledSteps:
     ) -> Iterator[Result]:
         """Schedules the executions of one epoch.
 
-        Args:
-            kind: "train", "test" or "predict".
-            batches: the data.
-            sizes: how many steps to make in one execution.
-            first_step: how many steps of the epoch are done already.
-
-        Yields:
-            The result of each execution, as they are taken.
+        Yields the result of each execution, as they are taken.
         """
         executions = self._executions(kind, batches)
         window = self._window()
@@ -189,13 +176,7 @@ class ScheduledSteps:
 
 
 class _Kept:
-    """What a model keeps from one training to the next.
-
-    Attributes:
-        metrics: the state of its metrics.
-        by_kind: the functions of each kind of step, behind what they depend on.
-        numbers: numbers of executions, all of which differ.
-    """
+    """What a model keeps from one training to the next."""
 
     def __init__(self):
         self.metrics = NO_METRICS

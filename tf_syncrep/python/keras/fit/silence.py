@@ -16,9 +16,8 @@ class Silence:
     def __init__(self, answers: Callable[[], str]):
         """Begins a silence.
 
-        Args:
-            answers: returns a sentence that tells which tasks answer. It may take
-                some seconds, and is called only when the log says something.
+        `answers`: returns a sentence that tells which tasks answer. It may take some
+        seconds, and is called only when the log says something.
         """
         self._answers = answers
         self.end()

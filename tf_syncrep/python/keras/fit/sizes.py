@@ -26,11 +26,6 @@ class Sizes:
 
     There are only two sizes, so that two functions are traced: large executions, and
     single steps for the rest of the steps that callbacks are told of at once.
-
-    Attributes:
-        per_call: how many steps callbacks are told of at once, which Keras calls
-            `steps_per_execution`.
-        largest: the number of steps of a large execution.
     """
 
     def __init__(self, per_call: int):
@@ -74,10 +69,8 @@ class AutoSizes(Sizes):
     ):
         """Begins with single steps.
 
-        Args:
-            num_workers: how many workers make steps at once.
-            num_steps: how many steps an epoch has, if that is known.
-            now: the clock, in seconds.
+        `num_steps`: how many steps an epoch has, if that is known. `now`: the clock, in
+        seconds.
         """
         super().__init__(1)
         self._num_workers = num_workers
@@ -140,14 +133,7 @@ class Calls:
         sizes: Sizes,
         first_step: int = 0,
     ):
-        """Tells nothing yet.
-
-        Args:
-            begin: called with the number of a first step, before any results.
-            end: called with the number of the last of these steps, and logs.
-            sizes: how many steps to tell of at once.
-            first_step: the first step.
-        """
+        """Tells nothing yet."""
         self._begin = begin
         self._end = end
         self._sizes = sizes

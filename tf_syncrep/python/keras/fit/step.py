@@ -28,10 +28,6 @@ class Step:
 
     Each call traces another step into the same graph. As in all functions of
     TensorFlow, the steps' effects on a variable have their order.
-
-    Attributes:
-        metrics: the state of the model's metrics.
-        prefetch_rows: whether rows come before the last step's updates.
     """
 
     def __init__(
@@ -44,13 +40,8 @@ class Step:
     ):
         """Traces nothing yet.
 
-        Args:
-            model: the model.
-            kind: "train", "test" or "predict".
-            fold_seeds: whether other workers may draw random numbers at the same time.
-            metrics: the state of the model's metrics.
-            prefetch_rows: whether rows come before the last step's updates. Then they
-                do not wait for dense variables.
+        `prefetch_rows`: whether rows come before the last step's updates. Then they do
+        not wait for dense variables.
         """
         shorten_errors_of_closures()
         self._model = model
@@ -64,16 +55,7 @@ class Step:
     def __call__(
         self, number: Callable[[], tf.Tensor], handles: list[tf.Tensor], batch: Any
     ) -> Any:
-        """Traces a step.
-
-        Args:
-            number: returns an int64 scalar that differs between executions.
-            handles: the handles of the worker's variables that stand for metrics.
-            batch: the argument of the model's step.
-
-        Returns:
-            What the model's step returns.
-        """
+        """Traces a step."""
         model, kind = self._model, self._kind
 
         def step_on(batch):

@@ -14,11 +14,6 @@ class WorkersDatasets:
 
     The function is traced once for each worker, with Python numbers, so that it can use
     them in any way. A worker that comes back gets its dataset again.
-
-    Attributes:
-        element_spec: the specs of a batch, which are the same for all workers.
-        queues: the work queues that the datasets read.
-        epoch: the epoch in which workers make their datasets.
     """
 
     def __init__(
@@ -30,16 +25,8 @@ class WorkersDatasets:
     ):
         """Traces the function.
 
-        Args:
-            coordinator: the ClusterCoordinator.
-            num_workers: how many workers there are.
-            dataset_fn: makes the dataset of a worker.
-            read: returns the dataset that a worker reads instead. It gets the dataset,
-                the worker's number, and a scalar with the epoch.
-
-        Raises:
-            ValueError: the function does something that cannot be done on workers, or
-                the batches of two workers have different specs.
+        Raises ValueError: the function does something that cannot be done on workers,
+        or the batches of two workers have different specs.
         """
         self.epoch = 0
         self._coordinator = coordinator

@@ -175,9 +175,7 @@ class BaseOptimizer(compat.SlotOptimizer):
 def is_beyond_kernels(variable: tf.Variable, on_gpu: bool = False) -> bool:
     """Returns whether an update of the variable has to be made by TensorFlow's own ops.
 
-    Args:
-        variable: the variable.
-        on_gpu: whether the update has GPU kernels, if the library has any.
+    `on_gpu`: whether the update has GPU kernels, if the library has any.
     """
     device = tf.DeviceSpec.from_string(variable.device).device_type or "CPU"
     has_kernels = op_library.has_kernels_for(device) if on_gpu else device == "CPU"

@@ -17,13 +17,7 @@ def sum_equal_rows(gradients: Sequence[Any]) -> list[Any]:
     sum of clipped values is not clipped. The ops of this package sum equal rows faster,
     but only after clipping.
 
-    Args:
-        gradients: tensors, `tf.IndexedSlices`, or None.
-
-    Returns:
-        The same gradients, in which the sparse ones have each row once. In functions
-        that XLA compiles, a row may come again with zeros. Gradients of lookups by this
-        package's ops have each row once already, and are returned as they are.
+    `gradients`: tensors, `tf.IndexedSlices`, or None.
     """
     return [
         _sum_equal_rows(gradient) if _may_have_equal_rows(gradient) else gradient

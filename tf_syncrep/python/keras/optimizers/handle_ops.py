@@ -37,21 +37,16 @@ def scatter(handle: tf.Tensor, rows: tf.Tensor, values: Any) -> None:
 def sum_by_row(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Sums the values of equal indices, with static shapes, as XLA requires.
 
-    Returns:
-        rows: the indices, sorted, as many as there were.
-        sums: for each of these, the sum of all values of that row. Equal rows have
-            equal sums, so that it does not matter which of them is written last.
+    Returns rows: the indices, sorted, as many as there were. sums: for each of these,
+    the sum of all values of that row. Equal rows have equal sums, so that it does not
+    matter which of them is written last.
     """
     rows, sums, _ = _sums_and_firsts(values, indices)
     return rows, sums
 
 
 def places_of_equal(rows: tf.Tensor) -> tf.Tensor:
-    """Numbers rows that are sorted, so that equal ones have one number.
-
-    Returns:
-        For each row a place among the rows, which is its own or one before it.
-    """
+    """Numbers rows that are sorted, so that equal ones have one number."""
     return _places(_are_first(rows))
 
 
@@ -60,10 +55,9 @@ def sum_by_first_row(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Sums the values of equal indices, with static shapes, as XLA requires.
 
-    Returns:
-        rows: the indices, sorted, as many as there were.
-        sums: for the first of equal rows the sum of all values of that row, and zeros
-            for the others, so that norms are those of distinct rows.
+    Returns rows: the indices, sorted, as many as there were. sums: for the first of
+    equal rows the sum of all values of that row, and zeros for the others, so that
+    norms are those of distinct rows.
     """
     rows, sums, is_first = _sums_and_firsts(values, indices)
     is_first = tf.reshape(is_first, [-1, *[1] * (len(sums.shape) - 1)])

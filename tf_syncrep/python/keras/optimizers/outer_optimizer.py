@@ -63,13 +63,7 @@ class OuterOptimizer(compat.ReceivingOptimizer):
 
 
 def update(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-    """Makes an optimizer's update, in replica context.
-
-    Args:
-        optimizer: a Keras optimizer.
-        gradients: the gradients of the whole step, one for each variable.
-        variables: the variables.
-    """
+    """Makes an optimizer's update, in replica context."""
     if compat.IS_KERAS_3:
         optimizer.apply(gradients, variables)
     else:

@@ -46,12 +46,7 @@ class OwnOptimizer:
     """
 
     def __init__(self, given: Any):
-        """Notes which optimizer to make.
-
-        Args:
-            given: a Keras optimizer, like which others will be made, or the name of
-                one.
-        """
+        """Notes which optimizer to make."""
         if isinstance(given, str):
             self._kind = _class_of(given)
             self._config: dict[str, Any] = {}
@@ -75,9 +70,8 @@ class OwnOptimizer:
     def make(self, number: int) -> Any:
         """Makes an optimizer.
 
-        Args:
-            number: a number that is unique within the model, since files need different
-                names for the optimizers' variables.
+        `number`: a number that is unique within the model, since files need different
+        names for the optimizers' variables.
         """
         name = f"table_optimizer_{number}"
         config = dict(self._config)
@@ -102,15 +96,9 @@ class OwnOptimizer:
 def checked(given: Any, owner: str) -> Any:
     """Checks the optimizer that was given for a table.
 
-    Args:
-        given: a Keras optimizer, its name, or `"auto"` or None for the model's.
-        owner: the description of the table, for errors.
-
-    Returns:
-        The optimizer or its name; None for the model's.
-
-    Raises:
-        ValueError: it is none of these, or an optimizer that cannot be a table's own.
+    `given`: a Keras optimizer, its name, or `"auto"` or None for the model's. Returns
+    the optimizer or its name; None for the model's. Raises ValueError: it is none of
+    these, or an optimizer that cannot be a table's own.
     """
     given = as_python(given)
     if given is None or given == "auto":
@@ -127,16 +115,7 @@ def checked(given: Any, owner: str) -> Any:
 
 
 def check_one_of_several(optimizer: Any, argument: str, what: str) -> None:
-    """Raises for an optimizer that cannot train a part of a model's variables.
-
-    Args:
-        optimizer: the optimizer.
-        argument: the name of the argument.
-        what: the beginning of the error.
-
-    Raises:
-        ValueError: it is not an optimizer, or it has to see all gradients.
-    """
+    """Raises for an optimizer that cannot train a part of a model's variables."""
     if not isinstance(optimizer, tf.keras.optimizers.Optimizer):
         raise ValueError(
             f"{what} must be a Keras optimizer, or the name of one. Received: "
@@ -166,20 +145,15 @@ def check_one_of_several(optimizer: Any, argument: str, what: str) -> None:
 def own_optimizers_of(variables: Sequence[Any]) -> list[tuple[Any, str] | None]:
     """Finds the variables that have an optimizer of their own.
 
-    Returns:
-        For each variable the maker of its optimizer and the name of a table in it, or
-        None if the model's optimizer trains it.
+    Returns for each variable the maker of its optimizer and the name of a table in it,
+    or None if the model's optimizer trains it.
     """
     slabs = _slabs_of(variables)
     return [slab and (slab.optimizer, slab.tables[0].name) for slab in slabs]
 
 
 def names_by_optimizer(variables: Sequence[Any]) -> list[tuple[str, Any]]:
-    """Finds the tables in some variables that have optimizers of their own.
-
-    Returns:
-        The name of each table, and the maker of its optimizer.
-    """
+    """Finds the tables in some variables that have optimizers of their own."""
     slabs = {id(slab): slab for slab in _slabs_of(variables) if slab is not None}
     return [
         (table.name, slab.optimizer) for slab in slabs.values() for table in slab.tables

@@ -11,15 +11,10 @@ def sum_over_replicas(
 ) -> list[Any]:
     """Sums gradients that differ between replicas, as an update in a replica would.
 
-    Args:
-        gradients: for each variable the result of `strategy.run`, or None. If this task
-            has several replicas, a tensor or `tf.IndexedSlices` that is not per replica
-            stands for the gradient of the whole step.
-        variables: the variables of the strategy in whose cross-replica context this is
-            called.
-
-    Returns:
-        The gradients of the whole step; each is a tensor, a `tf.IndexedSlices` or None.
+    `gradients`: for each variable the result of `strategy.run`, or None. If this task
+    has several replicas, a tensor or `tf.IndexedSlices` that is not per replica stands
+    for the gradient of the whole step. Returns the gradients of the whole step; each is
+    a tensor, a `tf.IndexedSlices` or None.
     """
     strategy = tf.distribute.get_strategy()
     # For a single replica `strategy.run` returns the values as they are; the other

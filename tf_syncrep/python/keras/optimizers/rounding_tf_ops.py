@@ -23,15 +23,7 @@ def narrow(
 ) -> tf.Tensor:
     """Casts the new values of a variable to its dtype, and counts the update.
 
-    Args:
-        values: the values, in the dtype of slots.
-        dtype: the variable's dtype.
-        rounding: how to round; None for rounding to nearest.
-        rows: the row of each value in a sparse update, in ascending order. Equal rows
-            are rounded equally.
-
-    Returns:
-        The values as the variable has them.
+    `rounding`: how to round; None for rounding to nearest.
     """
     if rounding is None:
         return tf.cast(values, dtype)
@@ -51,14 +43,7 @@ def narrow(
 def round_by(values: tf.Tensor, dtype: tf.DType, draws: tf.Tensor) -> tf.Tensor:
     """Rounds float32 values by random bits.
 
-    Args:
-        values: the values.
-        dtype: half or bfloat16.
-        draws: an int32 for each value, of which the lowest bits are used.
-
-    Returns:
-        One of the two neighbours of each value. Values beyond the largest finite one
-        are rounded to nearest.
+    `draws`: an int32 for each value, of which the lowest bits are used.
     """
     lost = 2 ** _BITS[dtype] - 1
     bits = tf.bitcast(values, tf.int32) + tf.bitwise.bitwise_and(draws, lost)

@@ -7,15 +7,7 @@ import tensorflow as tf
 
 
 def optimizer_from(config: dict[str, Any], custom_objects: Any = None) -> Any:
-    """Makes an optimizer from what `tf.keras.optimizers.serialize` returned.
-
-    Args:
-        config: the configuration.
-        custom_objects: classes by name.
-
-    Returns:
-        The optimizer, without state.
-    """
+    """Makes an optimizer from what `tf.keras.optimizers.serialize` returned."""
     # Keras replaces what it has read by objects, so it gets a copy.
     config = copy.deepcopy(config)
     # While Keras 2 loads an .h5 file it knows no registered names, and would make its

@@ -43,8 +43,7 @@ class SeveralOptimizers(OuterOptimizer):
     def _make_others(self, variables: Sequence[Any]) -> Sequence[Any]:
         """Makes the others; called once, in the strategy's scope; to be overridden.
 
-        Returns:
-            For each variable the optimizer that trains it, or None for `optimizer`.
+        Returns for each variable the optimizer that trains it, or None for `optimizer`.
         """
         raise NotImplementedError
 
@@ -101,8 +100,7 @@ class SeveralOptimizers(OuterOptimizer):
     def _receive(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """Makes an update of each optimizer, or counts a step without a gradient.
 
-        Raises:
-            ValueError: a step has several replicas.
+        Raises ValueError: a step has several replicas.
         """
         strategy = tf.distribute.get_strategy()
         if strategy.num_replicas_in_sync > 1:

@@ -91,8 +91,7 @@ class TableOptimizers(SeveralOptimizers):
     def _make_others(self, variables: Sequence[Any]) -> Sequence[Any]:
         """Makes the optimizers of tables.
 
-        Returns:
-            For each variable its optimizer, or None.
+        Returns for each variable its optimizer, or None.
         """
         own = own_optimizers_of(variables)
         made: dict[OwnOptimizer, Any] = {}

@@ -64,16 +64,8 @@ class ClusterOps:
     ):
         """Makes no ops yet.
 
-        Args:
-            quorum: how many gradients make up an update.
-            total: how many workers take part.
-            lease_secs: how long a worker may be silent.
-            start_secs: how long it may be silent before its first gradient; see
-                `SyncReplicas`.
-            reject_nonfinite: whether a worker drops a gradient that contains a NaN or
-                an infinity, and computes another one.
-            spares: whether idle workers may have a spare beside an overdue permit.
-            device: the gate's device, unless `place_gate` finds a better one.
+        `start_secs`: how long it may be silent before its first gradient; see
+        `SyncReplicas`.
         """
         self._quorum = quorum
         self._total = total
@@ -103,11 +95,7 @@ class ClusterOps:
         return self._device
 
     def place_gate(self, variables: Sequence[Any]) -> None:
-        """Chooses the gate's device, unless the gate has been made.
-
-        Args:
-            variables: TensorFlow's variables that will be trained.
-        """
+        """Chooses the gate's device, unless the gate has been made."""
         with self._lock:
             if self._gate is None:
                 self._device = gate_placement.gate_device(
@@ -156,12 +144,7 @@ class ClusterOps:
         return Permit(gate, (name, at_gate), generation, round_number, here)
 
     def _told(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Tells the gate's task who the worker is.
-
-        Returns:
-            The worker's name and incarnation on that task, and the latter on the
-            worker.
-        """
+        """Tells the gate's task who the worker is."""
         with tf.device(_HERE):
             here = sync_gate_ops.task_id()
         message = messages.pack(here)
@@ -178,15 +161,10 @@ class ClusterOps:
     ) -> None:
         """Hands in a gradient: admit, push to all accumulators, commit.
 
-        Args:
-            permit: the permit that `acquire` returned.
-            gradients: one for each variable.
-            variables: the variables, as the optimizer got them.
-            natives: the same variables, as TensorFlow's variables.
-
-        Raises:
-            ValueError: the variables that have gradients, or the gradients' kinds,
-                differ from those of the function that was traced first.
+        `variables`: the variables, as the optimizer got them. `natives`: the same
+        variables, as TensorFlow's variables. Raises ValueError: the variables that have
+        gradients, or the gradients' kinds, differ from those of the function that was
+        traced first.
         """
         self.targets.check(gradients, variables, natives)
         checked = [
@@ -271,11 +249,7 @@ class ClusterOps:
             )
 
     def take(self, quorum: tf.Tensor):
-        """Takes the mean gradients of a round; returns them and their variables.
-
-        Args:
-            quorum: the round and its number of gradients.
-        """
+        """Takes the mean gradients of a round; returns them and their variables."""
         gradients = [
             accumulator.take(quorum) for accumulator in self.targets.accumulators
         ]

@@ -31,14 +31,7 @@ class ClusterRounds(Rounds):
         optimizer: Any,
         update: Callable[[Any, Any], None],
     ):
-        """Makes nothing on the cluster yet.
-
-        Args:
-            ops: builds the ops of the gate and the accumulators.
-            strategy: the strategy of the variables.
-            optimizer: the inner optimizer, whose `iterations` count the updates.
-            update: applies gradients to variables, in replica context.
-        """
+        """Makes nothing on the cluster yet."""
         self._ops = ops
         self._permits = _Permits()
         self._updater = Updater(ops, strategy, optimizer, update)
@@ -64,8 +57,7 @@ class ClusterRounds(Rounds):
     def step(self) -> Iterator[None]:
         """Builds the wait for a permit; all reads and effects inside come after it.
 
-        Raises:
-            RuntimeError: it was called within a step.
+        Raises RuntimeError: it was called within a step.
         """
         if self._permits.current() is not None:
             raise RuntimeError("SyncReplicas.step() must not be nested.")
@@ -81,8 +73,7 @@ class ClusterRounds(Rounds):
     ) -> None:
         """Hands in the gradients of a step.
 
-        Raises:
-            RuntimeError: it was called outside a step, or twice in one.
+        Raises RuntimeError: it was called outside a step, or twice in one.
         """
         permit = self._permits.current()
         if permit is None:
@@ -121,19 +112,14 @@ class ClusterRounds(Rounds):
     def drain(self) -> None:
         """Waits until no gradient is in flight and no full round waits for its update.
 
-        Raises:
-            tf.errors.OpError: an update failed.
+        Raises tf.errors.OpError: an update failed.
         """
         self._updater.drain()
 
     def finish(self, *, flush: bool) -> int:
         """Ends a training: completes the present updates, and the last round.
 
-        Returns:
-            The number of gradients of that round.
-
-        Raises:
-            tf.errors.OpError: an update failed.
+        Raises tf.errors.OpError: an update failed.
         """
         return self._updater.finish(flush=flush)
 

@@ -22,8 +22,7 @@ class Fixed(Generic[_Value]):
     def __get__(self, optimizer: Any, owner: type | None = None) -> _Value:
         """Returns the value.
 
-        Raises:
-            AttributeError: the constructor has not set it yet.
+        Raises AttributeError: the constructor has not set it yet.
         """
         try:
             return vars(optimizer)[self._name]
@@ -33,8 +32,7 @@ class Fixed(Generic[_Value]):
     def __set__(self, optimizer: Any, value: _Value) -> None:
         """Sets the value, once.
 
-        Raises:
-            AttributeError: it is set already.
+        Raises AttributeError: it is set already.
         """
         if self._name in vars(optimizer):
             raise AttributeError(

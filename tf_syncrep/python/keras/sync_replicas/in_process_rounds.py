@@ -31,16 +31,7 @@ class InProcessRounds(Rounds):
         update: Update,
         note: str | None = None,
     ):
-        """Makes the counters.
-
-        Args:
-            quorum: how many gradients make up an update.
-            reject_nonfinite: whether gradients with a NaN or an infinity are dropped.
-            iterations: the counter of updates, TensorFlow's variable.
-            update: called with the means and their variables, perhaps in a branch of a
-                graph.
-            note: a message to log at the first gradient.
-        """
+        """Makes the counters."""
         self._note = note
         self._reject_nonfinite = reject_nonfinite
         self._iterations = iterations
@@ -60,9 +51,8 @@ class InProcessRounds(Rounds):
     ) -> None:
         """Takes the gradients of a batch, and makes an update if the round is full.
 
-        Raises:
-            ValueError: the variables, or the kinds of the gradients, differ from those
-                before.
+        Raises ValueError: the variables, or the kinds of the gradients, differ from
+        those before.
         """
         if self._note is not None:
             logging.warning("%s", self._note)
@@ -95,11 +85,7 @@ class InProcessRounds(Rounds):
                 push()
 
     def start(self) -> None:
-        """Refuses, since nothing runs beside the steps.
-
-        Raises:
-            ValueError: always.
-        """
+        """Refuses, since nothing runs beside the steps."""
         raise ValueError(
             "SyncReplicas has no updater without ParameterServerStrategy: "
             "`apply_gradients` makes the updates. Received: an optimizer that was "
@@ -111,11 +97,7 @@ class InProcessRounds(Rounds):
         return max(0, num_taken - int(self._pending.numpy()))
 
     def finish(self, *, flush: bool) -> int:
-        """Applies or drops the gradients of an incomplete last round.
-
-        Returns:
-            How many gradients there were.
-        """
+        """Applies or drops the gradients of an incomplete last round."""
         pending = int(self._pending.numpy())
         if pending and flush:
             self._apply()

@@ -22,13 +22,7 @@ def keep(
 
     They do nothing while no checkpoint is being written.
 
-    Args:
-        optimizer: the optimizer that makes the update.
-        gradients: tensors, or `tf.IndexedSlices`, one for each variable.
-        variables: the variables, as Keras has them.
-
-    Returns:
-        The ops, on the variables' devices.
+    `variables`: the variables, as Keras has them.
     """
     kept = []
     for gradient, variable in zip(gradients, variables, strict=True):

@@ -314,7 +314,6 @@ class RunningUpdates:
     def drain(self) -> None:
         """Waits until no gradient is in flight and no full round waits for its update.
 
-        Raises:
-            tf.errors.OpError: an update failed.
+        Raises tf.errors.OpError: an update failed.
         """
         self._rounds.drain()

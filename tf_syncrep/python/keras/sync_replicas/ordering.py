@@ -32,12 +32,6 @@ def effects_after(tensor: Any) -> Iterator[None]:
     `tf.control_dependencies` would apply only to the thread that enters it, and
     `strategy.run` traces in another thread, into the same graph. So the ops get the
     dependency at the end.
-
-    Args:
-        tensor: a tensor of the function that is being traced, or an eager one.
-
-    Yields:
-        Nothing.
     """
     if tf.executing_eagerly():
         yield
@@ -65,12 +59,6 @@ def use_resources_after(
     """Makes ops that use a resource run after others on the resource's own task.
 
     A control dependency on an op of another task is a message.
-
-    Args:
-        ops: ops of a function that is being traced.
-        before: other ops of it, which use resources.
-        otherwise: an op that comes before those in `before`. Ops that use resources of
-            other tasks run after this op.
     """
     tasks = Tasks(otherwise.graph)
     of_tasks: dict[str, list[tf.Operation]] = {}
@@ -86,12 +74,7 @@ def use_resources_after(
 def one_of_each_task(gradients: Sequence[Any]) -> list[tf.Operation]:
     """Returns the ops that take gradients from accumulators, one of each task.
 
-    Args:
-        gradients: what was taken in the function that is being traced, tensors and
-            `tf.IndexedSlices`.
-
-    Returns:
-        The op that takes the smallest dense gradient, if there is one on the task.
+    Returns the op that takes the smallest dense gradient, if there is one on the task.
     """
     tasks = Tasks(tf.compat.v1.get_default_graph())
     chosen: dict[str, tf.Operation] = {}

@@ -23,19 +23,11 @@ class Rounds:
     maintains_tables: bool = False
 
     def place(self, variables: Sequence[Any]) -> None:
-        """Learns which variables will be trained, before the first gradient.
-
-        Args:
-            variables: TensorFlow's variables.
-        """
+        """Learns which variables will be trained, before the first gradient."""
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
-        """Waits until the round needs a gradient; the gradient is computed inside.
-
-        Yields:
-            Nothing.
-        """
+        """Waits until the round needs a gradient; the gradient is computed inside."""
         yield
 
     def receive(
@@ -43,10 +35,8 @@ class Rounds:
     ) -> None:
         """Takes the gradients of a batch.
 
-        Args:
-            gradients: one for each variable.
-            variables: the variables, as the optimizer got them.
-            natives: the same variables, as TensorFlow's variables.
+        `variables`: the variables, as the optimizer got them. `natives`: the same
+        variables, as TensorFlow's variables.
         """
         raise NotImplementedError
 
@@ -59,19 +49,12 @@ class Rounds:
         """Begins a training."""
 
     def begin_epoch(self, first_step: int) -> None:
-        """Notes that an epoch begins, while no gradient is in flight.
-
-        Args:
-            first_step: how many batches of the epoch are done already.
-        """
+        """Notes that an epoch begins, while no gradient is in flight."""
 
     def num_done(self, num_taken: int) -> int:
         """Returns how many batches of an epoch are done, between two updates.
 
         A batch is done when its gradient has been applied, or was dropped for good.
-
-        Args:
-            num_taken: how many `fit` has counted.
         """
         return num_taken
 
@@ -81,11 +64,7 @@ class Rounds:
     def finish(self, *, flush: bool) -> int:
         """Ends a training: completes the present updates, and the last round.
 
-        Args:
-            flush: whether an incomplete last round is applied; otherwise it is dropped.
-
-        Returns:
-            The number of gradients of that round.
+        `flush`: whether an incomplete last round is applied; otherwise it is dropped.
         """
         del flush
         return 0
@@ -96,8 +75,7 @@ class Rounds:
     def between_updates(self, function: Callable[[], None]) -> None:
         """Calls a function at a moment when no update is in progress.
 
-        Args:
-            function: the function; its error is raised here.
+        `function`: the function; its error is raised here.
         """
         function()
 
@@ -108,8 +86,7 @@ class Rounds:
         maintenance removes gets a new key after the next one, so the round that was
         open at the first one has to end in between.
 
-        Returns:
-            Whether a maintenance may begin; then one has to follow.
+        Returns whether a maintenance may begin; then one has to follow.
         """
         return not self.maintains_tables
 
@@ -139,18 +116,10 @@ class RefusedRounds(Rounds):
     def receive(
         self, gradients: Sequence[Any], variables: Sequence[Any], natives: Sequence[Any]
     ) -> None:
-        """Refuses gradients.
-
-        Raises:
-            ValueError: always.
-        """
+        """Refuses gradients."""
         del gradients, variables, natives
         raise ValueError(self._reason)
 
     def start(self) -> None:
-        """Refuses to begin a training.
-
-        Raises:
-            ValueError: always.
-        """
+        """Refuses to begin a training."""
         raise ValueError(self._reason)

@@ -41,13 +41,8 @@ class RoundsOptimizer(WrapperOptimizer):
     def _receive(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """Hands in the gradients of a batch; called by Keras.
 
-        Args:
-            gradients: one for each variable.
-            variables: the variables.
-
-        Raises:
-            RuntimeError: XLA compiles the step. Errors of the rounds are raised as
-                well.
+        Raises RuntimeError: XLA compiles the step. Errors of the rounds are raised as
+        well.
         """
         if compat.compiled_by_xla():
             raise RuntimeError(
@@ -98,10 +93,8 @@ def rounds_of(optimizer: Any) -> Rounds:
 def place(optimizer: Any, variables: Sequence[Any]) -> None:
     """Tells the rounds of an optimizer what will be trained, before the first step.
 
-    Args:
-        optimizer: any optimizer.
-        variables: the variables, as Keras has them; a variable in parts counts as its
-            parts.
+    `variables`: the variables, as Keras has them; a variable in parts counts as its
+    parts.
     """
     natives = [compat.native(variable) for variable in variables]
     rounds_of(optimizer).place(

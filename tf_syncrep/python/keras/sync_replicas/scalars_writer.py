@@ -31,9 +31,7 @@ class ScalarsWriter:
     def __init__(self, log_dir: str, read_stats: Callable[[], dict[str, Any]]):
         """Starts the thread.
 
-        Args:
-            log_dir: the folder for the files.
-            read_stats: returns the counters, as `gate_stats.to_dict` returns them.
+        `read_stats`: returns the counters, as `gate_stats.to_dict` returns them.
         """
         self._log_dir = log_dir
         self._read_stats = read_stats

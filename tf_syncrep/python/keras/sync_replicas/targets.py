@@ -54,14 +54,9 @@ class Targets:
     ) -> None:
         """Makes the accumulators at the first call; compares at each further call.
 
-        Args:
-            gradients: one for each variable.
-            variables: the variables, as the optimizer got them.
-            natives: the same variables, as TensorFlow's variables.
-
-        Raises:
-            ValueError: the variables, or the kinds of the gradients, differ from those
-                of the first call.
+        `variables`: the variables, as the optimizer got them. `natives`: the same
+        variables, as TensorFlow's variables. Raises ValueError: the variables, or the
+        kinds of the gradients, differ from those of the first call.
         """
         targets = [
             _Target(variable, native, id(native), native.name, kind_of(gradient))

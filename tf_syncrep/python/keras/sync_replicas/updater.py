@@ -61,14 +61,7 @@ class Updater:
         optimizer: Any,
         update: Callable[[Any, Any], None],
     ):
-        """Traces nothing yet.
-
-        Args:
-            ops: the ops of the gate and the accumulators.
-            strategy: the strategy of the variables.
-            optimizer: the inner optimizer, whose `iterations` count the updates.
-            update: applies gradients to variables, in replica context.
-        """
+        """Traces nothing yet."""
         self._ops = ops
         self._strategy = strategy
         self._optimizer = optimizer
@@ -181,8 +174,7 @@ class Updater:
     def drain(self) -> None:
         """Waits until no gradient is in flight and no full round waits for its update.
 
-        Raises:
-            tf.errors.OpError: an update failed.
+        Raises tf.errors.OpError: an update failed.
         """
         if not self.is_running:
             return
@@ -194,11 +186,7 @@ class Updater:
     def finish(self, *, flush: bool) -> int:
         """Ends a training: completes the present updates, and the last round.
 
-        Returns:
-            The number of gradients of that round.
-
-        Raises:
-            tf.errors.OpError: an update failed.
+        Raises tf.errors.OpError: an update failed.
         """
         if not self.is_running:
             return 0

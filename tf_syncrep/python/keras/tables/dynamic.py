@@ -176,14 +176,7 @@ class Dynamic:
 
 @dataclasses.dataclass(frozen=True)
 class RowInitializer:
-    """How the elements of a new row are drawn.
-
-    Attributes:
-        kind: "constant", "uniform", "normal" or "truncated_normal".
-        first: the constant, the low end, or the mean.
-        second: 0, the high end, or the standard deviation.
-        seed: the seed of the numbers.
-    """
+    """How the elements of a new row are drawn."""
 
     kind: str
     first: float
@@ -196,14 +189,8 @@ def row_initializer(
 ) -> RowInitializer:
     """Translates a Keras initializer into one for a row that is made by itself.
 
-    Args:
-        initializer: the initializer.
-        table: name of the table, for the error.
-        max_rows: how many rows the table may have; some initializers scale by it.
-        width: how many elements a row has.
-
-    Raises:
-        ValueError: the initializer looks at the whole table.
+    `max_rows`: how many rows the table may have; some initializers scale by it. Raises
+    ValueError: the initializer looks at the whole table.
     """
     keras = tf.keras.initializers
     config = initializer.get_config() if hasattr(initializer, "get_config") else {}

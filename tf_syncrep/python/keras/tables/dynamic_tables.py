@@ -46,9 +46,8 @@ RESTS = (table_ops.RESTS, 0)
 class KeysAndVectors(NamedTuple):
     """The rows in use of a table that grows.
 
-    Attributes:
-        keys: int64 of shape `[n]`, ascending.
-        vectors: an array of shape `[n, embedding_dim]`.
+    `keys`: int64 of shape `[n]`, ascending. `vectors`: an array of shape `[n,
+    embedding_dim]`.
     """
 
     keys: np.ndarray
@@ -58,11 +57,9 @@ class KeysAndVectors(NamedTuple):
 class Rows(NamedTuple):
     """The rows in use of a table that grows, with all that is known about them.
 
-    Attributes:
-        keys: int64 of shape `[n]`.
-        uses: int32 of shape `[n, 2]`: when each was used last, and how often.
-        part_numbers: int32 of shape `[n]`: the part that each is in.
-        rows: int32 of shape `[n]`: the row of that part.
+    `keys`: int64 of shape `[n]`. `uses`: int32 of shape `[n, 2]`: when each was used
+    last, and how often. `part_numbers`: int32 of shape `[n]`: the part that each is in.
+    `rows`: int32 of shape `[n]`: the row of that part.
     """
 
     keys: np.ndarray
@@ -105,9 +102,8 @@ class DynamicTables(StackedTables):
     ) -> None:
         """Makes the variables, and beside each part the index that finds rows by key.
 
-        Raises:
-            ValueError: the strategy keeps copies of variables in several replicas.
-            tf.errors.ResourceExhaustedError: there is no memory for so many rows.
+        Raises ValueError: the strategy keeps copies of variables in several replicas.
+        Raises tf.errors.ResourceExhaustedError: there is no memory for so many rows.
         """
         if not self.slabs:
             return
@@ -215,14 +211,8 @@ class DynamicTables(StackedTables):
     ) -> list[tf.Tensor]:
         """Looks features up.
 
-        Args:
-            features: the features.
-            training: whether new ids may get rows.
-            transfer_dtype: dtype in which rows and gradients travel; None for the
-                tables' own.
-
-        Returns:
-            The vectors of each feature.
+        `transfer_dtype`: dtype in which rows and gradients travel; None for the tables'
+        own.
         """
         if self.served is not None:
             return [self.served[x.table.name].look_up(x) for x in features]
@@ -254,13 +244,7 @@ class DynamicTables(StackedTables):
         return look_up_by_slab(self.slabs, features, look_up_in)
 
     def reset(self, part: Part, slots: Sequence[tuple[Any, float]]) -> None:
-        """Frees all rows of a part, whatever table they belong to.
-
-        Args:
-            part: the part.
-            slots: variables beside its vectors, each with the initial value of its
-                elements.
-        """
+        """Frees all rows of a part, whatever table they belong to."""
         for variable, initial in [
             (part.vectors, 0),
             (part.keys, 0),
@@ -283,15 +267,9 @@ class DynamicTables(StackedTables):
     ) -> tf.Tensor:
         """Gives keys rows in a part; those that have one keep it.
 
-        Args:
-            name: the name of the table.
-            part: the part.
-            keys: int64 of shape `[n]`: different keys that belong into this part.
-            last_use: int32 of shape `[n]`: when each was used last.
-            counts: int32 of shape `[n]`: how often each was used.
-
-        Returns:
-            int32 of shape `[n]`, the rows.
+        `keys`: int64 of shape `[n]`: different keys that belong into this part.
+        `last_use`: int32 of shape `[n]`: when each was used last. `counts`: int32 of
+        shape `[n]`: how often each was used. Returns int32 of shape `[n]`, the rows.
         """
         slab, table = self._slab_of[name], self.by_name[name]
         return table_ops.table_import(
@@ -324,14 +302,7 @@ class DynamicTables(StackedTables):
     def _rows_to_free(
         self, name: str, part: Part, num_keys: int, keeps_all: bool
     ) -> np.ndarray:
-        """Returns the rows of a table in a part that are freed before it is set.
-
-        Args:
-            name: the name of the table.
-            part: the part.
-            num_keys: how many keys the table will have there.
-            keeps_all: whether all present keys are among them.
-        """
+        """Returns the rows of a table in a part that are freed before it is set."""
         if keeps_all and not self.sizes[name].evicts:
             return np.zeros([0], np.int32)
         slab, table = self._slab_of[name], self.by_name[name]
@@ -417,14 +388,8 @@ class DynamicTables(StackedTables):
     ) -> np.ndarray:
         """Returns the values of some rows of a table.
 
-        Args:
-            name: the name of the table.
-            rows: the rows.
-            variables: the variables to read, one beside each part of the slab, with as
-                many rows; None for the parts themselves.
-
-        Returns:
-            An array of shape `[n, ...]`.
+        `variables`: the variables to read, one beside each part of the slab, with as
+        many rows; None for the parts themselves. Returns an array of shape `[n, ...]`.
         """
         parts = variables or [x.vectors for x in self.parts(self._slab_of[name])]
         shape = (len(rows.keys), *parts[0].shape[1:])
@@ -446,13 +411,9 @@ class DynamicTables(StackedTables):
 
         Keys that stay keep their uses, and new ones are used now.
 
-        Args:
-            name: the name of the table.
-            table: keys and vectors, as `read` returns them, in any order.
-
-        Raises:
-            ValueError: a key comes twice, shapes do not fit, or there are more keys
-                than there is room for.
+        `table`: keys and vectors, as `read` returns them, in any order. Raises
+        ValueError: a key comes twice, shapes do not fit, or there are more keys than
+        there is room for.
         """
         keys, vectors = self.checked(name, table)
         with being_set:
@@ -498,17 +459,9 @@ class DynamicTables(StackedTables):
         Otherwise slots of all rows begin anew. Rows that rest are freed now if keys
         need them.
 
-        Args:
-            name: the name of the table.
-            keys: int64 of shape `[n]`, all different.
-            uses: int32 of shape `[n, 2]`, as in `Rows`; None for those that they have,
-                and those of new keys, which are used now.
-
-        Returns:
-            The places of the keys, in their order.
-
-        Raises:
-            ValueError: a part has no room for so many; nothing was written.
+        `keys`: int64 of shape `[n]`, all different. `uses`: int32 of shape `[n, 2]`, as
+        in `Rows`; None for those that they have, and those of new keys, which are used
+        now. Raises ValueError: a part has no room for so many; nothing was written.
         """
         part_numbers = self._owners(name, keys)
         rows = np.empty(len(keys), np.int32)

@@ -44,16 +44,7 @@ def initial_rows(
     the whole table; other rows get other numbers even if the initializer has a seed.
     All other initializers make the whole table, of which these rows are taken.
 
-    Args:
-        initializer: a Keras initializer.
-        table: the `layout.Table`.
-        num_rows: the number of rows.
-        first_id: the first of them.
-        step: the distance from each row to the next.
-        dtype: the dtype of the values.
-
-    Returns:
-        A tensor of shape `[num_rows, width]`.
+    Returns a tensor of shape `[num_rows, width]`.
     """
     size = table.vocabulary_size
     if _is_elementwise(initializer, table.width) and num_rows < size:

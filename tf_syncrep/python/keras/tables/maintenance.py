@@ -91,12 +91,7 @@ class Maintenance:
     ) -> None:
         """Finds the slots that belong to the rows.
 
-        Args:
-            tables: tables whose rows may be removed.
-            optimizers: the optimizers that train them, which are built.
-
-        Raises:
-            ValueError: the initial values of an optimizer's slots are not known.
+        Raises ValueError: the initial values of an optimizer's slots are not known.
         """
         self._tables = list(tables)
         slots: dict[int, list[RowSlot]] = {}
@@ -118,12 +113,8 @@ class Maintenance:
 
         So the count never goes back where several train them, each with its own.
 
-        Args:
-            *optimizers: optimizers that count, too, whether they train the tables or
-                not.
-
-        Raises:
-            ValueError: there is no optimizer.
+        `*optimizers`: optimizers that count, too, whether they train the tables or not.
+        Raises ValueError: there is no optimizer.
         """
         counting = [*optimizers, *_trainers_of(self._tables)]
         if not counting:
@@ -195,12 +186,7 @@ def maintenance_of(model: Any) -> Maintenance | None:
 def maintenance_of_update(
     optimizer: Any, variables: Sequence[Any]
 ) -> Maintenance | None:
-    """Returns the maintenance of an optimizer that maintains tables in its updates.
-
-    Args:
-        optimizer: the optimizer, which is built.
-        variables: TensorFlow's variables that it trains.
-    """
+    """Returns the maintenance of an optimizer that maintains tables in its updates."""
     return _maintenance(variables, [optimizer], trained_only=True)
 
 

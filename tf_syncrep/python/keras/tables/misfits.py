@@ -43,17 +43,8 @@ def note_skip_mismatch() -> None:
 def fits(check: Callable[[str], Any], tables: StackedTables, name: str) -> bool:
     """Checks what a file has of a table, or of its slots.
 
-    Args:
-        check: is given the table's name, and raises a ValueError if the file does not
-            fit.
-        tables: the tables.
-        name: the name of the table.
-
-    Returns:
-        Whether it is to be loaded. Slots of a table that was skipped are skipped, too.
-
-    Raises:
-        ValueError: that of the check, unless misfits are skipped.
+    `check`: is given the table's name, and raises a ValueError if the file does not
+    fit. Raises ValueError: that of the check, unless misfits are skipped.
     """
     skipped = _skipped()
     if skipped is not None and (id(tables), name) in skipped:

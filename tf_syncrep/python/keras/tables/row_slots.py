@@ -30,12 +30,7 @@ _UNFIT = {
 
 @dataclasses.dataclass(frozen=True)
 class RowSlot:
-    """A slot with as many rows as a part has.
-
-    Attributes:
-        variable: TensorFlow's variable.
-        initial: the initial value of each element.
-    """
+    """A slot with as many rows as a part has."""
 
     variable: Any
     initial: float
@@ -46,16 +41,7 @@ def row_slots(
 ) -> dict[int, dict[str, RowSlot]]:
     """Finds the slots of the rows of tables.
 
-    Args:
-        optimizers: optimizers that are built.
-        tables: the tables.
-
-    Returns:
-        The slots of each part by name, for the `id` of TensorFlow's variable with its
-        vectors.
-
-    Raises:
-        ValueError: an optimizer has slots that do not begin with one number.
+    Raises ValueError: an optimizer has slots that do not begin with one number.
     """
     trained = tables.all_trained()
     found: dict[int, dict[str, RowSlot]] = {id(compat.native(x)): {} for x in trained}

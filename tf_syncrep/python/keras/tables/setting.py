@@ -33,9 +33,7 @@ def copies_of(variable: Any) -> Sequence[Any]:
 def keep(variable: Any, rows: Any = None) -> None:
     """Keeps what will be overwritten for a checkpoint that is being written.
 
-    Args:
-        variable: one of TensorFlow's variables that is, or is beside, a part.
-        rows: int32 or int64 of shape `[n]`, the rows; None for all.
+    `rows`: int32 or int64 of shape `[n]`, the rows; None for all.
     """
     if copies := copies_of(variable):
         variable = copies[0]  # It is the one that a checkpoint has.

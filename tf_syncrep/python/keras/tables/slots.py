@@ -24,12 +24,7 @@ def save(optimizer: Any, store: Any) -> bool:
     beta, is saved from the part that has made the most steps. Slots of tables that grow
     are saved with the keys of their rows.
 
-    Args:
-        optimizer: a `compat.SlotOptimizer`, whose `slots` are by name.
-        store: arrays by name.
-
-    Returns:
-        Whether it has slots of tables; if not, nothing was saved.
+    Returns whether it has slots of tables; if not, nothing was saved.
     """
     saved = _slots(optimizer, trained_by(optimizer))
     rows: dict[tuple[int, str], Rows] = {}
@@ -53,8 +48,7 @@ def save(optimizer: Any, store: Any) -> bool:
 def load(optimizer: Any, store: Any) -> bool:
     """Loads what `save` has saved.
 
-    Returns:
-        Whether the store has exactly these arrays; if not, nothing was loaded.
+    Returns whether the store has exactly these arrays; if not, nothing was loaded.
     """
     trained = trained_by(optimizer)
     # Slots of Keras' own layer are numbered, and so were those of an Embedding in one

@@ -31,11 +31,8 @@ class PartsBySlab(dict[str, list[Any]]):
 class StackedTables:
     """Tables in slabs, whose parts are variables of a layer.
 
-    Attributes:
-        slabs: the slabs.
-        by_name: the tables.
-        named_by_layer: whether files name the tables below the layer, as they do
-            variables; otherwise they use the tables' own names.
+    `named_by_layer`: whether files name the tables below the layer, as they do
+    variables; otherwise they use the tables' own names.
     """
 
     def __init__(self, slabs: Sequence[Any], named_by_layer: bool):
@@ -82,13 +79,7 @@ def all_made() -> list[StackedTables]:
 def tables_with(
     kind: type[_Kind], variables: Sequence[Any], trained_only: bool = False
 ) -> list[_Kind]:
-    """Finds tables of a kind whose variables are all in `variables`, in their order.
-
-    Args:
-        kind: the class of the tables.
-        variables: TensorFlow's variables.
-        trained_only: whether one variable with vectors suffices.
-    """
+    """Finds tables of a kind whose variables are all in `variables`, in their order."""
     place = {id(variable): i for i, variable in enumerate(variables)}
     found = []
     for tables in _made:
@@ -113,11 +104,7 @@ def trained_by(optimizer: Any) -> list[StackedTables]:
 
 
 def slabs_with_own_optimizers() -> dict[int, Any]:
-    """Returns the slabs that have optimizers of their own.
-
-    Returns:
-        The slab for the `id` of each of TensorFlow's variables that holds a part of it.
-    """
+    """Returns the slabs that have optimizers of their own."""
     return {
         id(compat.native(part)): slab
         for tables in _made
@@ -138,13 +125,7 @@ def is_part(variable: tf.Variable, kind: type[StackedTables] = StackedTables) ->
 
 
 class Part(NamedTuple):
-    """The place of a variable in a slab.
-
-    Attributes:
-        first: the first of the slab's parts, a variable of TensorFlow's.
-        number: the number of the part.
-        num_parts: how many parts the slab has.
-    """
+    """The place of a variable in a slab."""
 
     first: Any
     number: int
@@ -154,8 +135,7 @@ class Part(NamedTuple):
 def parts_of(variables: Sequence[Any]) -> list[Part]:
     """Returns the places of variables in slabs; any other one is a part of itself.
 
-    Args:
-        variables: variables, as Keras has them.
+    `variables`: variables, as Keras has them.
     """
     natives = [compat.native(variable) for variable in variables]
     found = {id(variable): Part(variable, 0, 1) for variable in natives}

@@ -94,14 +94,8 @@ class Tables(StackedTables):
     ) -> list[tf.Tensor]:
         """Looks features up.
 
-        Args:
-            features: the features.
-            training: whether a gradient is likely to be asked for.
-            transfer_dtype: dtype in which rows and gradients travel; None for the
-                tables' own.
-
-        Returns:
-            The vectors of each feature.
+        `transfer_dtype`: dtype in which rows and gradients travel; None for the tables'
+        own.
         """
 
         def look_up_in(slab, of_slab):
@@ -115,8 +109,7 @@ class Tables(StackedTables):
     def as_tensor(self, slab: layout.Slab) -> tf.Tensor:
         """Returns all rows of a slab, through which gradients flow to its parts.
 
-        Returns:
-            A tensor of shape `[num_rows, width]`, cast as Keras casts variables.
+        Returns a tensor of shape `[num_rows, width]`, cast as Keras casts variables.
         """
         part_numbers = range(slab.num_parts)
         rows = [tf.range(i, slab.num_rows, slab.num_parts) for i in part_numbers]
@@ -126,13 +119,9 @@ class Tables(StackedTables):
     def read(self, name: str, slots: Sequence[tf.Variable] | None = None) -> np.ndarray:
         """Returns the values of a table.
 
-        Args:
-            name: the name of the table.
-            slots: the variables to read, one beside each part of the table's slab,
-                of its shape or with one number for each row; None for the parts.
-
-        Returns:
-            An array of shape `[vocabulary_size, width]`, or `[vocabulary_size, 1]`.
+        `slots`: the variables to read, one beside each part of the table's slab, of its
+        shape or with one number for each row; None for the parts. Returns an array of
+        shape `[vocabulary_size, width]`, or `[vocabulary_size, 1]`.
         """
         table = self.by_name[name]
         parts = slots or self.parts(self._slab_of[name])
@@ -148,13 +137,8 @@ class Tables(StackedTables):
     ) -> None:
         """Sets the values of a table.
 
-        Args:
-            name: the name of the table.
-            values: values as `read` returns them.
-            slots: the variables to write, as for `read`.
-
-        Raises:
-            ValueError: the values have another shape.
+        `slots`: the variables to write, as for `read`. Raises ValueError: the values
+        have another shape.
         """
         with being_set:
             self.write_rows(name, self.checked(name, values, slots), 0, 1, slots)
@@ -196,12 +180,8 @@ class Tables(StackedTables):
     ) -> None:
         """Sets some rows of a table, wherever they are.
 
-        Args:
-            name: the name of the table.
-            values: an array of shape `[num_rows, width]`.
-            first_id: the first of the rows.
-            step: the distance from each row to the next.
-            slots: the variables to write, as for `read`.
+        `values`: an array of shape `[num_rows, width]`. `slots`: the variables to
+        write, as for `read`.
         """
         slab, table = self._slab_of[name], self.by_name[name]
         parts = slots or self.parts(slab)

@@ -41,8 +41,7 @@ def note_trainer(optimizer: Any, variables: Sequence[Any]) -> None:
     Keras calls it for its own optimizers. One of this package that is around others,
     and keeps gradients that name rows, calls it when it is built.
 
-    Raises:
-        ValueError: the optimizer cannot train tables that grow.
+    Raises ValueError: the optimizer cannot train tables that grow.
     """
     built_with = {id(compat.native(variable)) for variable in variables}
     for tables, trainers in _trainers.items():

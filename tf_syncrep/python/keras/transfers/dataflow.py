@@ -20,17 +20,14 @@ class Dataflow:
     this order; this class anticipates them. More nodes can be added, for ops that are
     to be built.
 
-    Attributes:
-        tasks: the task of each op.
-        levels: the length of the longest chain of messages before each op. If one op
-            has to come before another, its level is not higher.
+    `levels`: the length of the longest chain of messages before each op. If one op has
+    to come before another, its level is not higher.
     """
 
     def __init__(self, graph: Any, ops: Sequence[tf.Operation]):
         """Finds the dependencies of ops, given in the order in which they were built.
 
-        Raises:
-            graphlib.CycleError: the graph has a loop.
+        Raises graphlib.CycleError: the graph has a loop.
         """
         self._numbers = {op: number for number, op in enumerate(ops)}
         self.tasks = list(map(Tasks(graph), ops))

@@ -30,12 +30,7 @@ def pack(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 def unpack(message: tf.Tensor, like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Unpacks what `pack` has made.
 
-    Args:
-        message: the tensor.
-        like: the tensors that were packed, of which only shapes and dtypes are used.
-
-    Returns:
-        The tensors.
+    `like`: the tensors that were packed, of which only shapes and dtypes are used.
     """
     groups = _by_dtype(like)
     sizes = {

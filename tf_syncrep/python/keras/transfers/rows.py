@@ -39,12 +39,7 @@ def _origin(tensor: tf.Tensor) -> tf.Tensor:
 def pack(rows: tf.Tensor, others: Sequence[tf.Tensor]) -> tf.Tensor:
     """Makes one tensor of rows and other tensors, and has the rows' op leave room.
 
-    Args:
-        rows: a tensor of which `can_bring_others` is true.
-        others: numbers or truth values of known shapes; at least one.
-
-    Returns:
-        A tensor for `unpack`.
+    `others`: numbers or truth values of known shapes; at least one.
     """
     head_rows = _num_head_rows(rows, others)
     origin, name = _origin(rows), "head_rows"

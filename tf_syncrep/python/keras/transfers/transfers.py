@@ -81,15 +81,7 @@ def few_messages() -> Iterator[None]:
 
 @contextlib.contextmanager
 def joined_transfers(lookups_wait: bool = True) -> Iterator[None]:
-    """Does the same as `few_messages`.
-
-    Args:
-        lookups_wait: whether the rows of a lookup may wait for other tensors, which
-            they bring along.
-
-    Yields:
-        Nothing.
-    """
+    """Does the same as `few_messages`."""
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     if graph is None or graph in _open:
         yield
@@ -123,13 +115,7 @@ _Key = tuple[tf.Operation, int]
 class _Message:
     """The tensors that go from one task to another at the same time.
 
-    Attributes:
-        origin: the task that sends.
-        target: the task that receives.
-        uses: the tensors.
-        carried: tensors that the origin has received in another message.
-        rows: the key of the tensor with rows that bring the others along, or None.
-        node: the node of the message in the dataflow.
+    `rows`: the key of the tensor with rows that bring the others along, or None.
     """
 
     origin: str

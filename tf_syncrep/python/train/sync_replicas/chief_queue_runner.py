@@ -39,15 +39,7 @@ class ChiefQueueRunner(SessionLoop):
     ):
         """Creates it.
 
-        Args:
-            permit: reads a local variable that `open_op` sets to the generation, the
-                round and the number of this client. On a server that outlives its
-                clients, another client may have set it.
-            open_op: begins the training.
-            stop_op: ends the wait for gradients.
-            fail_op: ends this client's wait for an update, since no update will come.
-            departures: ends the training without the session.
-            **arguments: arguments of the base class.
+        `fail_op`: ends this client's wait for an update, since no update will come.
         """
         super().__init__(title="SyncReplicas' chief", **arguments)
         self._permit = permit
@@ -63,9 +55,8 @@ class ChiefQueueRunner(SessionLoop):
 
         It waits for the end of the next update, or of the runner.
 
-        Args:
-            function: the function; it is called in the runner's thread, or in this one
-                if the runner does not run.
+        `function`: the function; it is called in the runner's thread, or in this one if
+        the runner does not run.
         """
         request = _Request(function)
         with self._condition:

@@ -26,11 +26,6 @@ def number() -> int:
 
 
 def worker() -> tuple[tf.Tensor, tf.Tensor]:
-    """Names the replica that this process is, by its task, on which the ops run.
-
-    Returns:
-        The task's name (string), and an incarnation (int64) that no other client has,
-        and no other life of the task's server.
-    """
+    """Names the replica that this process is, by its task, on which the ops run."""
     device, incarnation = sync_gate_ops.task_id()
     return device, tf.bitwise.bitwise_xor(incarnation, tf.constant(number(), tf.int64))

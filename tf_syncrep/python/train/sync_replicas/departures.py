@@ -52,12 +52,7 @@ class Departures:
     ):
         """Notices the sessions of a graph from now on.
 
-        Args:
-            graph: the optimizer's graph; no reference to it is kept.
-            make_gate: makes the gate's handle in another graph.
-            make_worker: makes the replica's name and incarnation in another graph.
-            gate_device: the gate's task.
-            worker_device: the replica's task.
+        `graph`: the optimizer's graph; no reference to it is kept.
         """
         with tf.Graph().as_default() as self._graph:
             with tf.device(worker_device):
@@ -84,13 +79,7 @@ class Departures:
     def has_opened(
         self, session: Any, generation: int, end_updates: Callable[[], None]
     ) -> None:
-        """Notes that this process is the chief's.
-
-        Args:
-            session: the chief's session.
-            generation: the generation that it has opened.
-            end_updates: ends the ops that run in the session, and waits for them.
-        """
+        """Notes that this process is the chief's."""
         with _lock:
             stay = self._stay(session)
             stay.generation = generation
@@ -115,9 +104,6 @@ class Departures:
 
         Otherwise the replica has only checked whether the model is ready, and may still
         come to train. A replica that may train again does not leave late either.
-
-        Args:
-            target: the server through which the replica has trained.
         """
         deadline = time.monotonic() + _DEADLINE_SECS
 
@@ -129,12 +115,7 @@ class Departures:
         self._tell(target, say)
 
     def close(self, target: str, generation: int) -> None:
-        """Ends the training of all replicas.
-
-        Args:
-            target: the server through which the chief has trained.
-            generation: the generation that the chief has opened.
-        """
+        """Ends the training of all replicas."""
         feed = {self._generation: generation}
         self._tell(target, lambda session: session.run(self._close_op, feed))
 
@@ -161,13 +142,9 @@ class Departures:
 class _Stay:
     """A replica that trains, or has trained, through one server.
 
-    Attributes:
-        departures: the departures of its optimizer.
-        target: the server's address, with which another session can be made.
-        sessions: the open sessions, by `id`, since a session may be closed by its
-            finalizer.
-        generation: the generation that the chief has opened; None if this is no chief.
-        end_updates: ends the chief's part, and waits for that.
+    `sessions`: the open sessions, by `id`, since a session may be closed by its
+    finalizer. `generation`: the generation that the chief has opened; None if this is
+    no chief.
     """
 
     departures: Departures

@@ -45,27 +45,15 @@ class Settings:
 class SyncReplicasOps:
     """The ops that one call of `apply_gradients` builds.
 
-    Attributes:
-        gate: the gate's handle; `gate_device`: its device.
-        stats_op: reads the gate's counters.
-        train_op: the replica's part of a step.
-        ready_for_local_init_op: names the variables that are not initialized.
-        local_step_init_op: what a replica runs before its first step.
-        chief_init_op: the same for the chief; it also begins the training.
-        close_op: ends the training of all replicas.
-        leave_op: ends the training of this replica.
-        chief_queue_runner: applies the updates, in the Supervisor's style.
-        hooks_queue_runner: the same for the hook, which ends the training by itself.
-        departures: tells the gate at the end of the process that the replica has left.
+    `gate`: the gate's handle; `gate_device`: its device. `ready_for_local_init_op`:
+    names the variables that are not initialized. `chief_init_op`: the same for the
+    chief; it also begins the training.
     """
 
     def __init__(self, settings: Settings, grads_and_vars, global_step):
         """Builds the ops in the default graph.
 
-        Args:
-            settings: the settings of the optimizer.
-            grads_and_vars: pairs of a gradient, or None, and a variable.
-            global_step: a variable.
+        `grads_and_vars`: pairs of a gradient, or None, and a variable.
         """
         self._settings = settings
         self._update = Update(
@@ -276,15 +264,9 @@ class SyncReplicasOps:
         first to have begun. It is one tensor, since each tensor that leaves a task
         costs a call.
 
-        Args:
-            checks: the checks of the gradients.
-            gradients: all gradients of this replica.
-            along: the positions of the gradients whose small parts are sent along.
-
-        Returns:
-            The tensors on the gate's task: generation, round, device and incarnation of
-            the contribution; whether this client has never acquired; whether its
-            gradient is fit; and the parts that were sent along.
+        Returns the tensors on the gate's task: generation, round, device and
+        incarnation of the contribution; whether this client has never acquired; whether
+        its gradient is fit; and the parts that were sent along.
         """
         device, incarnation = self._worker
         with tf.control_dependencies([*checks, *flatten(gradients)]):
@@ -333,13 +315,8 @@ class SyncReplicasOps:
     def _acquire_op(self, *, first: bool | tf.Tensor, worker=None):
         """Builds the wait for a permit, and keeps the permit; the value is the step.
 
-        Args:
-            first: whether it is the first of a session. If it is a tensor, it is on the
-                gate's task, as `worker` is.
-            worker: the replica's name and incarnation.
-
-        Returns:
-            The local step's tensor.
+        `first`: whether it is the first of a session. If it is a tensor, it is on the
+        gate's task, as `worker` is.
         """
         device, incarnation = worker or self._worker
 
@@ -385,15 +362,9 @@ class SyncReplicasOps:
     def _make_queue_runner(self, close_op, cancel_op, stop_op, fail_op):
         """Makes a queue runner for the chief's part.
 
-        Args:
-            close_op: the op to run when the gate is closed.
-            cancel_op: the op to run when the coordinator stops; it has to end the wait.
-            stop_op: the op to run instead if an error has stopped the coordinator.
-            fail_op: the op to run when an update failed; it has to end its client's
-                wait.
-
-        Returns:
-            The `tf.compat.v1.train.QueueRunner`.
+        `cancel_op`: the op to run when the coordinator stops; it has to end the wait.
+        `stop_op`: the op to run instead if an error has stopped the coordinator.
+        `fail_op`: the op to run when an update failed; it has to end its client's wait.
         """
         return ChiefQueueRunner(
             permit=_read(self._local_permit),
@@ -414,14 +385,7 @@ def _one_of(predicate, device, if_true, if_false) -> tf.Tensor:
     It uses TensorFlow's basic ops and not `tf.cond`, which may call functions
     elsewhere.
 
-    Args:
-        predicate: a bool tensor.
-        device: the argument of the two ops, a tensor.
-        if_true: builds the op that runs if `predicate` is true.
-        if_false: builds the other op.
-
-    Returns:
-        The result of the op that ran.
+    `if_true`: builds the op that runs if `predicate` is true.
     """
     for_false, for_true = tf.raw_ops.Switch(data=device, pred=predicate)
     branches = [if_true(for_true), if_false(for_false)]

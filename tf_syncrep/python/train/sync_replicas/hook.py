@@ -17,21 +17,16 @@ class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):
 
     Made by `SyncReplicasOptimizer.make_session_run_hook`.
 
-    Attributes:
-        stats: the result of `SyncReplicasOptimizer.stats` at the end of the session,
-            when it cannot be called any more; empty before.
+    `stats`: the result of `SyncReplicasOptimizer.stats` at the end of the session, when
+    it cannot be called any more; empty before.
     """
 
     def __init__(self, optimizer, is_chief, num_tokens, log_every_n_steps, summary_dir):
         """Creates the hook; it needs the graph only when the session begins.
 
-        Args:
-            optimizer: the `SyncReplicasOptimizer`.
-            is_chief: whether this replica is the chief.
-            num_tokens: the argument of `get_init_tokens_op`.
-            log_every_n_steps: how often the chief reports, in its own steps. With None
-                or 0 it logs no lines, and writes summaries only at the end.
-            summary_dir: the folder for TensorBoard scalars, or None.
+        `log_every_n_steps`: how often the chief reports, in its own steps. With None or
+        0 it logs no lines, and writes summaries only at the end. `summary_dir`: the
+        folder for TensorBoard scalars, or None.
         """
         self._optimizer = optimizer
         self._is_chief = is_chief
@@ -47,8 +42,7 @@ class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):
     def begin(self):
         """Takes the optimizer's ops from the graph.
 
-        Raises:
-            ValueError: `apply_gradients` was not called.
+        Raises ValueError: `apply_gradients` was not called.
         """
         optimizer = self._optimizer
         if optimizer._built is None:
@@ -76,12 +70,7 @@ class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):
     def after_create_session(self, session, coord):
         """Opens the gate, or waits for its opening, and starts the chief's part.
 
-        Args:
-            session: the new session.
-            coord: its coordinator.
-
-        Raises:
-            RuntimeError: global variables are not initialized.
+        Raises RuntimeError: global variables are not initialized.
         """
         session_errors.recover_from_lost_tasks(session)
         uninitialized = session.run(self._ready_for_local_init_op)
@@ -137,12 +126,7 @@ class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):
             )
 
     def after_run(self, run_context, run_values):
-        """Reports at the set interval, if this is the chief.
-
-        Args:
-            run_context: gives the session.
-            run_values: unused.
-        """
+        """Reports at the set interval, if this is the chief."""
         del run_values
         self._steps += 1
         if (
@@ -153,11 +137,7 @@ class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):
             self._report(self._optimizer.stats(run_context.session))
 
     def end(self, session):
-        """Ends the training of all replicas if this is the chief; otherwise leaves it.
-
-        Args:
-            session: the session, before it is closed.
-        """
+        """Ends the training of all replicas as the chief; leaves it otherwise."""
         self.stats = self._optimizer.stats(session)
         if self._is_chief:
             self._report(self.stats)

@@ -16,9 +16,7 @@ def info(message: str, *args: Any) -> None:
     Scripts of v1 usually call `tf.logging.set_verbosity(tf.logging.INFO)`, which has no
     effect on absl. If only TensorFlow's logger shows INFO, it gets the line.
 
-    Args:
-        message: a format string, as for `%`.
-        *args: the values for the format string.
+    `message`: a format string, as for `%`.
     """
     v1 = tf.compat.v1.logging
     if logging.get_verbosity() < logging.INFO and v1.get_verbosity() <= v1.INFO:

@@ -17,9 +17,6 @@ def recover_from_lost_tasks(session: Any) -> None:
     several errors TensorFlow returns the code whose name comes last in the alphabet, so
     Cancelled instead of Aborted, and no session recovers from that. (Unavailable would
     come last, but is turned into Internal on its way.)
-
-    Args:
-        session: a `tf.compat.v1.Session`, whose `run` this replaces.
     """
     run = session.run
 

@@ -35,13 +35,7 @@ class Update:
     """Builds the arguments of an update by one optimizer."""
 
     def __init__(self, optimizer: Any, has_moving_averages: bool):
-        """Creates it.
-
-        Args:
-            optimizer: the inner optimizer.
-            has_moving_averages: whether updates also change moving averages of
-                variables.
-        """
+        """Creates it."""
         self._opt = optimizer
         self._has_moving_averages = has_moving_averages
 
@@ -84,12 +78,7 @@ class Update:
     def kept_for_checkpoints(self, averages, variables):
         """Keeps the rows that an update will overwrite for a checkpoint in progress.
 
-        Args:
-            averages: gradients, or None.
-            variables: the variables of these gradients.
-
-        Returns:
-            The same gradients, which become available after the rows are kept.
+        `averages`: gradients, or None.
         """
         # Moving averages change all rows.
         by_rows = self._writes_rows_of_gradients_only and not self._has_moving_averages

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 
 def as_tensors(gradient: Any) -> Any:
-    """Returns a gradient whose parts are tensors; of `tf.IndexedSlices` they need not be."""
+    """Returns a gradient of tensors; parts of `tf.IndexedSlices` need not be any."""
     if isinstance(gradient, tf.IndexedSlices):
         values = tf.convert_to_tensor(gradient.values)
         return tf.IndexedSlices(values, tf.convert_to_tensor(gradient.indices))

@@ -24,7 +24,8 @@ SCRIPT = pathlib.Path(__file__).parents[2] / "examples" / "movielens.py"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return made_movielens.write(tmp_path_factory.mktemp("movielens"))
+    """Of so many users that one of them more or less in a score decides nothing."""
+    return made_movielens.write(tmp_path_factory.mktemp("movielens"), users=120)
 
 
 def options(model, folder, tmp_path, epochs):
@@ -47,7 +48,7 @@ def assert_learned(output, model, training, runs=1):
         if model == "mf":
             assert score < 0.9 * other, written
         else:
-            assert score > other + 0.05, written
+            assert score > other + 0.1, written
     assert (output / "scores.png").read_bytes().startswith(b"\x89PNG")
     return written
 

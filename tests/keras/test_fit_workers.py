@@ -304,10 +304,15 @@ class Reading(tf.keras.Model):
 def readers(strategy):
     """Which workers have read which examples, for several input pipelines."""
 
+    def is_wanted(example):
+        if example < EXAMPLES:  # A branch on a tensor, for AutoGraph.
+            return True
+        return False
+
     def by_shard(context):
         worker = tf.distribute.coordinator.experimental_get_current_worker_index()
         pipeline = int(context.input_pipeline_id)
-        examples = tf.data.Dataset.range(EXAMPLES)
+        examples = tf.data.Dataset.range(2 * EXAMPLES).filter(is_wanted)
         examples = examples.shard(context.num_input_pipelines, pipeline)
         return examples.batch(1).map(
             lambda example: (example, worker, tf.constant(pipeline, tf.int64))

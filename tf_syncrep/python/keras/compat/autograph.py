@@ -17,7 +17,7 @@ def traced_by(function: Any) -> Callable[..., Any]:
     Private: nothing public tells whether a function was made with `autograph=False`.
     """
     plain = function.python_function
-    return _converted(plain) if function._autograph else plain
+    return converted(plain) if function._autograph else plain
 
 
 def as_keras_traces(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -25,11 +25,11 @@ def as_keras_traces(function: Callable[..., Any]) -> Callable[..., Any]:
 
     Steps, layers and losses may then branch on tensors.
     """
-    return function if IS_KERAS_3 else _converted(function)
+    return function if IS_KERAS_3 else converted(function)
 
 
-def _converted(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function after AutoGraph."""
+def converted(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function after AutoGraph, which holds for what it calls as well."""
 
     # AutoGraph takes what a function calls as it is, and says so, if it has no source
     # text, for example. It does not do so with the function that it is given.

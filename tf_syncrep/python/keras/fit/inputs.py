@@ -8,6 +8,7 @@ from absl import logging
 
 from tf_syncrep.python.data.work_queue import WorkQueue
 from tf_syncrep.python.keras.cluster import num_tasks
+from tf_syncrep.python.keras.compat.autograph import converted
 from tf_syncrep.python.keras.fit.adapters import adapter_of
 from tf_syncrep.python.keras.fit.batches import (
     NO_BATCHES,
@@ -38,9 +39,11 @@ def training_batches(
         return adapter_of(dataset, y, sample_weight, class_weight=class_weight).dataset
 
     if callable(x):
+        # As TensorFlow traces it in `create_per_worker_dataset`.
+        traced_x = converted(x)
 
         def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            return weighed(made_by(x, context))
+            return weighed(made_by(traced_x, context))
 
         def read(dataset: tf.data.Dataset, worker: int, epoch: tf.Tensor) -> Any:
             if steps_per_epoch is None:

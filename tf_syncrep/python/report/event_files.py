@@ -53,7 +53,7 @@ def read(path: pathlib.Path) -> EventFile | None:
 
     The last record may be incomplete, if it is just being written.
 
-    Returns Its scalars, or None if it has no event at all. Raises UnreadableFileError:
+    Returns its scalars, or None if it has no event at all. Raises UnreadableFileError:
     nothing could be read; the message is one line.
     """
     begin = None

@@ -50,7 +50,7 @@ bool Add(const Gradient& gradient, bool sparse, GradientSum& sum,
 
 Gradient Finish(TakenGradients& taken, bool sparse) {
   InlineSharder sharder;
-  GradientSum& sum = taken.Merged(sharder);
+  GradientSum& sum = *taken.sum;
   Gradient mean;
   if (sparse) {
     SparseResult result;

@@ -115,7 +115,7 @@ class AccumulatorApplyDenseOp final : public OpKernel {
           status = SumStatus(sum);
           return is_added;
         },
-        sharder, &held_shape);
+        &held_shape);
     OP_REQUIRES(
         ctx, result != PushResult::kShapeMismatch,
         DenseShapeMismatch(TensorShape(held_shape).DebugString(), shape));
@@ -314,7 +314,7 @@ class AccumulatorApplySparseOp final : public OpKernel {
           return static_cast<SparseGradientSum<LibT>&>(sum).Add(
               std::move(rows), row_size, values, sharder);
         },
-        sharder, &held_dims);
+        &held_dims);
     OP_REQUIRES(ctx, result != PushResult::kShapeMismatch,
                 RowShapeMismatch(held_dims, row_dims));
     OP_REQUIRES(ctx, result != PushResult::kOutOfMemory,

@@ -146,34 +146,4 @@ absl::Status CheckMode(const AccumulatorResource& accumulator,
       ", but is of one with ", accumulator.spec().DebugString()));
 }
 
-absl::Status TakeRound(
-    OpKernelContext* ctx, AccumulatorResource& accumulator,
-    TakenGradients* taken,
-    const std::function<absl::Status(const std::vector<int64_t>&)>& prepare) {
-  int64_t round = 0;
-  int64_t num_gradients = 0;
-  TF_RETURN_IF_ERROR(CheckMode(accumulator, AccumulatorMode::kRound));
-  TF_RETURN_IF_ERROR(ScalarInput(ctx, "round", &round));
-  TF_RETURN_IF_ERROR(ScalarInput(ctx, "num_gradients", &num_gradients));
-  if (num_gradients <= 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("num_gradients must be positive, but is ", num_gradients));
-  }
-  int64_t held_round = 0;
-  int64_t num_held = 0;
-  absl::Status status;
-  const auto is_prepared = [&](const std::vector<int64_t>& shape) {
-    status = prepare == nullptr ? absl::OkStatus() : prepare(shape);
-    return status.ok();
-  };
-  if (!accumulator.accumulator().TakeRound(
-          round, num_gradients, taken, &held_round, &num_held, is_prepared)) {
-    TF_RETURN_IF_ERROR(status);
-    return absl::FailedPreconditionError(absl::StrCat(
-        "The accumulator must hold ", num_gradients, " gradients of round ",
-        round, ", but holds ", num_held, " of round ", held_round));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace tf_syncrep

@@ -103,15 +103,6 @@ absl::Status LookupAccumulator(tensorflow::OpKernelContext* ctx, bool is_sparse,
 absl::Status CheckMode(const AccumulatorResource& accumulator,
                        AccumulatorMode mode);
 
-// Takes the gradients of the round that the op's inputs name. `prepare` gets
-// the gradients' shape, then checks and allocates whatever else is needed; if
-// it fails, nothing is taken. It must not wait, since pushes wait for it.
-absl::Status TakeRound(
-    tensorflow::OpKernelContext* ctx, AccumulatorResource& accumulator,
-    TakenGradients* taken,
-    const std::function<absl::Status(const std::vector<int64_t>& shape)>&
-        prepare = nullptr);
-
 }  // namespace tf_syncrep
 
 #endif  // TF_SYNCREP_CC_KERNELS_ACCUMULATOR_RESOURCE_H_

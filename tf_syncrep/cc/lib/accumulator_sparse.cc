@@ -274,25 +274,6 @@ bool SparseGradientSum<T>::MergePieces(Sharder& sharder) {
 }
 
 template <typename T>
-void SparseGradientSum<T>::Merge(GradientSum& other, Sharder& sharder) {
-  auto& newer = static_cast<SparseGradientSum&>(other);
-  if (newer.pieces_.empty()) {
-    return;
-  }
-  std::move(newer.pieces_.begin(), newer.pieces_.end(),
-            std::back_inserter(pieces_));
-  newer.pieces_.clear();
-  num_held_rows_ += std::exchange(newer.num_held_rows_, 0);
-  held_.Set(held_.bytes() + newer.held_.bytes());
-  newer.held_.Set(0);
-  num_merged_rows_ = std::max(num_merged_rows_, newer.num_merged_rows_);
-  row_size_ = newer.row_size_;
-  most_copied_bytes_ += std::exchange(newer.most_copied_bytes_, 0);
-  needed_bytes_ += std::exchange(newer.needed_bytes_, 0);
-  MergeIfMany(sharder);
-}
-
-template <typename T>
 bool SparseGradientSum<T>::Finish(Reduction reduction, int64_t num_gradients,
                                   Sharder& sharder, SparseResult* result) {
   is_finished_ = true;

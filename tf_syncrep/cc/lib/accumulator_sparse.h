@@ -92,8 +92,6 @@ class SparseGradientSum final : public GradientSum {
   bool Add(Array<int64_t> rows, int64_t row_size, const OwnedBuffer& values,
            Sharder& sharder);
 
-  void Merge(GradientSum& other, Sharder& sharder) override;
-
   int64_t held_bytes() const override { return held_.bytes(); }
 
   // How many rows are held; equal rows count each time.

@@ -40,8 +40,7 @@ GpuError RunDensePassOnGpu(DensePass pass, const DenseArrays<T>& arrays,
     return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
   };
   const bool has_vectors = is_aligned(arrays.a) && is_aligned(arrays.b) &&
-                           is_aligned(arrays.other) && is_aligned(arrays.sum) &&
-                           is_aligned(arrays.out);
+                           is_aligned(arrays.sum) && is_aligned(arrays.out);
   gpu::VisitDensePass(pass, [&](auto constant) {
     constexpr DensePass kPass = decltype(constant)::value;
     cuda_emulation::Launch(

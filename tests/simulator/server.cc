@@ -305,7 +305,7 @@ void Server::Push(const Call& call, Variable* variable) {
       [&](GradientSum& sum, bool /*others_wait*/) {
         return Add(gradient, variable->sparse, sum, sharder);
       },
-      sharder, &held_shape);
+      &held_shape);
   if (result != Accumulator::PushResult::kAccepted &&
       result != Accumulator::PushResult::kStale) {
     error_ = "a gradient of the right shape is pushed";

@@ -326,23 +326,6 @@ TEST(SparseSumOfFloatTest, SumsOfManyRows) {
   }
 }
 
-TEST(SparseSumOfFloatTest, RowsBeyond32Bits) {
-  auto gradients = RandomGradients<float>(4, 3000, 500, 4);
-  for (auto& gradient : gradients) {
-    for (int64_t& row : gradient.rows) {
-      row <<= 40;
-    }
-  }
-  for (const int64_t min_merge_bytes : kMinMergeBytes) {
-    ThreadSharder sharder(2);
-    SparseGradientSum<float> sum(std::make_shared<SparseSumMemory>(),
-                                 BestCpuLevel(), min_merge_bytes);
-    AddTo(sum, gradients, 0, 4, 4, sharder);
-    ExpectResult(Finish(sum, Reduction::kMean, 4, 4, sharder),
-                 Expected(gradients, Reduction::kMean, 4), 0);
-  }
-}
-
 TEST(SparseSumOfFloatTest, NoMemoryForACopy) {
   // More than any address space has.
   constexpr int64_t kRowSize = int64_t{1} << 55;

@@ -323,6 +323,15 @@ def test_a_gradient_without_rows_may_have_rows_of_any_size():
     assert taken.values.shape == [0, 2**32, 2**32]
 
 
+def test_rows_of_gradients_are_numbered_by_32_bits():
+    handle = tfs.ops.sparse_accumulator(tf.float32, counted=True)
+    last, values = (1 << 32) - 1, tf.ones([1, 2])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="exceeded 4294967296"):
+        tfs.ops.accumulator_apply_sparse(handle, 0, [last + 1], values)
+    tfs.ops.accumulator_apply_sparse(handle, 0, [last], values)
+    assert take(handle, True, tf.float32).indices == [last]
+
+
 @both_kinds
 def test_memory_that_is_used_again_does_not_change_what_was_taken(sparse):
     # It is large enough that the accumulator keeps the memory of its last result.

@@ -387,6 +387,17 @@ def test_shapes_of_no_elements_may_be_too_large_with_rows():
         )
 
 
+def test_a_sparse_update_is_of_fewer_rows_than_32_bits_can_count():
+    without_columns = tf.Variable(tf.zeros([1 << 32, 0]))
+    with pytest.raises(
+        tf.errors.InvalidArgumentError,
+        match="var must have at most 4294967295 rows .*, but has 4294967296",
+    ):
+        tfs.ops.resource_sparse_apply_rule(
+            *("sgd", without_columns, {}, {"lr": 0.1}, tf.zeros([1, 0]), [0])
+        )
+
+
 def test_one_variable_cannot_be_two_inputs():
     var = tf.Variable(tf.ones([3, 2]))
     with pytest.raises(

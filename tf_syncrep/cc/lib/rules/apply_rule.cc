@@ -99,13 +99,13 @@ TF_SYNCREP_ALWAYS_INLINE void UpdateRow(const AnyRule<T>& rule, int64_t size,
 }
 
 // One call of SparseApplyRule. Several threads run ApplyRows().
-template <typename Shape, typename T, typename Row>
+template <typename Shape, typename T>
 struct SparseApply {
   using Slot = SlotType<T>;
 
   const AnyRule<T>& rule;
   const GradientLoops<T>& loops;
-  const RowOccurrence<Row>* sorted;
+  const RowOccurrence<uint32_t>* sorted;
   int64_t size;  // the size of `sorted`
   int64_t row_size;
   const T* grad;
@@ -318,14 +318,14 @@ void SparseApplyRule(const AnyRule<T>& rule, const RowGroups& rows,
   const int64_t min_rows_per_shard =
       std::max<int64_t>(kMinElementsPerShard / row_size, 64);
   WithShape(rule, [&](auto shape) {
-    rows.Visit([&](const auto* sorted, int64_t size) {
-      const SparseApply<decltype(shape), T, decltype(sorted->row)> apply = {
-          rule,  GradientLoopsFor<T>(cpu_level), sorted, size, row_size, grad,
-          arrays};
-      sharder.RunParts(
-          size, min_rows_per_shard, /*multiple=*/1,
-          [&](int64_t begin, int64_t end) { apply.ApplyRows(begin, end); });
-    });
+    const SparseApply<decltype(shape), T> apply = {
+        rule,          GradientLoopsFor<T>(cpu_level),
+        rows.sorted(), rows.size(),
+        row_size,      grad,
+        arrays};
+    sharder.RunParts(
+        rows.size(), min_rows_per_shard, /*multiple=*/1,
+        [&](int64_t begin, int64_t end) { apply.ApplyRows(begin, end); });
   });
 }
 

@@ -382,6 +382,34 @@ def test_disk_that_is_full_leaves_the_last_one_and_the_next_is_full(
     assert_equal(restored(tmp_path)[1], state.read())
 
 
+def test_checkpoint_is_complete_though_older_ones_cannot_be_deleted(
+    tmp_path, monkeypatch, caplog
+):
+    state, of = State(), engine(tmp_path, keep=1)
+    save(of, state)
+    commit = of.directory.commit
+
+    def commit_and_break_listing(manifest):
+        manifest = commit(manifest)
+
+        def fail(path):
+            raise tf.errors.UnavailableError(None, None, "no answer")
+
+        monkeypatch.setattr(tf.io.gfile, "listdir", fail)
+        return manifest
+
+    monkeypatch.setattr(of.directory, "commit", commit_and_break_listing)
+    state.train()
+    saving = begin(of, state)
+    manifest = saving.wait()
+    assert saving.error is None
+    assert "ckpt-2 is complete" in caplog.text and "no answer" in caplog.text
+    monkeypatch.undo()
+    assert restored(tmp_path)[0] == manifest
+    save(of, state)
+    assert [x.number for x in Directory(str(tmp_path)).manifests()] == [3]
+
+
 def test_folder_that_is_gone_is_made_again(tmp_path):
     folder = tmp_path / "checkpoints"
     state, of = State(), engine(folder, full_every=5)

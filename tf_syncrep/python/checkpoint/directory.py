@@ -222,19 +222,33 @@ class Directory:
         manifest = dataclasses.replace(manifest, files=files)
         content = {**dataclasses.asdict(manifest), "format": _FORMAT}
         text = json.dumps({"checkpoint": content, "crc32": _crc(content)}, indent=1)
-        path = f"{self.prefix(manifest.number)}.json"
-        self._write(path, text)
-        if manifest.is_full and manifest.not_finite is None:
-            # This lets `tf.train.latest_checkpoint` find it.
-            name = os.path.basename(self.prefix(manifest.number))
-            self._write(
-                os.path.join(self.path, "checkpoint"),
-                f'model_checkpoint_path: "{name}"\n'
-                f'all_model_checkpoint_paths: "{name}"\n',
-            )
-        if "writing" in kinds:
-            self._delete(f"{prefix}.writing")
+        self._write(f"{prefix}.json", text)
         return manifest
+
+    def tidy(self, newest: Manifest, keep: int) -> None:
+        """Lets TensorFlow find a complete checkpoint, and deletes older ones.
+
+        What fails is only logged, since the checkpoint is complete without it.
+        """
+        try:
+            if newest.is_full and newest.not_finite is None:
+                # This lets `tf.train.latest_checkpoint` find it.
+                name = os.path.basename(self.prefix(newest.number))
+                self._write(
+                    os.path.join(self.path, "checkpoint"),
+                    f'model_checkpoint_path: "{name}"\n'
+                    f'all_model_checkpoint_paths: "{name}"\n',
+                )
+            if tf.io.gfile.isdir(self.temporary(newest.number)):
+                self._delete(self.temporary(newest.number))
+            self._delete_unneeded(keep)
+        except tf.errors.OpError as error:
+            logging.warning(
+                "Checkpoint %s is complete, but files that are no longer needed may be "
+                "left beside it: %s",
+                self.prefix(newest.number),
+                error,
+            )
 
     def note_progress(self, progress: dict[str, Any]) -> None:
         """Notes how far training got, so that a later run can say what was lost.
@@ -266,7 +280,7 @@ class Directory:
             file.write(text)
         tf.io.gfile.rename(temporary, path, overwrite=True)
 
-    def delete_unneeded(self, keep: int) -> None:
+    def _delete_unneeded(self, keep: int) -> None:
         """Deletes all but the newest checkpoints and those that they need."""
         manifests = self.manifests()
         finite = [x for x in manifests if x.not_finite is None]

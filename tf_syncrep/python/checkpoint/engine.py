@@ -405,7 +405,7 @@ class Engine:
             saving.manifest = self.directory.commit(manifest)
             saving.secs = time.monotonic() - begun
             self._base = saving.manifest
-            self.directory.delete_unneeded(self._keep)
+            self.directory.tidy(saving.manifest, self._keep)
         except BaseException as error:
             failure = error
             with contextlib.suppress(BaseException):

@@ -8,6 +8,7 @@ import re
 import resource
 import shutil
 import threading
+import uuid
 
 import numpy as np
 import pytest
@@ -219,6 +220,9 @@ def test_remains_of_a_crash_go(tmp_path, complete):
     state = State()
     save(engine(tmp_path), state)
     (tmp_path / "ckpt-1.writing").mkdir()
+    number = uuid.uuid4().hex
+    for name in ("checkpoint", "progress.json", "writable", "notes"):
+        (tmp_path / f"{name}.{number}").touch()
     if not complete:
         (tmp_path / "ckpt-1.json").unlink()
     assert (engine(tmp_path).restore(state.contents) is not None) == complete
@@ -226,6 +230,7 @@ def test_remains_of_a_crash_go(tmp_path, complete):
     manifests = Directory(str(tmp_path)).manifests()
     assert [x.number for x in manifests] == ([1, 2] if complete else [1])
     assert not list(tmp_path.glob("*.writing"))
+    assert [path.stem for path in tmp_path.glob(f"*.{number}")] == ["notes"]
     assert_equal(restored(tmp_path)[1], state.read())
 
 

@@ -510,6 +510,22 @@ def test_layer_of_one_table_masks_pickles_and_takes_ragged_ids():
     assert not np.any(layer(ids).flat_values == 1)
 
 
+@pytest.mark.parametrize("is_functional", [True, False])
+def test_padding_is_masked_in_a_model_that_is_built_by_its_input(is_functional):
+    layers = [
+        tfs.keras.Embedding(Dynamic(9), 4, mask_zero=True, name="table"),
+        tf.keras.layers.GlobalAveragePooling1D(),
+    ]
+    inputs = tf.keras.Input((4,), dtype="int64")
+    model = tf.keras.Sequential([inputs, *layers])
+    if is_functional:
+        model = tf.keras.Model(inputs, layers[1](layers[0](inputs)))
+    table = ([0, 3, 5], [[9.0] * 4, [1.0] * 4, [2.0] * 4])
+    model.get_layer("table").set_embedding_table(table)
+    means = model.predict(np.array([[3, 5, 0, 0], [5, 0, 0, 0]]), verbose=0)
+    np.testing.assert_array_equal(means, [[1.5] * 4, [2.0] * 4])
+
+
 @pytest.mark.parametrize(
     "copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
 )

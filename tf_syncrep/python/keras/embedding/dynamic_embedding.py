@@ -104,7 +104,8 @@ class DynamicEmbedding(GrowingLayer, tf.keras.layers.Layer):
         """Masks id 0, if that stands for padding; called by Keras."""
         del mask
         self._refuse_masked_strings(inputs)
-        return tf.not_equal(inputs, 0) if self.mask_zero else None
+        # The operator takes Keras 3's symbolic ids, too, and `tf.not_equal` does not.
+        return inputs != 0 if self.mask_zero else None
 
     def _refuse_masked_strings(self, inputs):
         if self.mask_zero and tf.as_dtype(inputs.dtype) == tf.string:

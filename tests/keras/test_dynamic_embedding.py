@@ -47,6 +47,14 @@ def layer_of(size, width=4, **options):
         ),
         (lambda: tfs.keras.Embedding(Dynamic(9), 0), "`output_dim` must be a whole"),
         (
+            lambda: type("Mine", (tfs.keras.Embedding,), {})(Dynamic(9), 4),
+            "must have a table of fixed size: .* Received: Mine with Dynamic(max_rows=9",
+        ),
+        (
+            lambda: type("Mine", (tfs.keras.Embedding,), {})(input_dim=Dynamic(9)),
+            "must have a table of fixed size: .* Received: Mine with Dynamic(max_rows=9",
+        ),
+        (
             lambda: layer_of(Dynamic(9))(tf.constant([1.0])),
             "feature 'f' must be integers or strings, as its table grows",
         ),

@@ -12,7 +12,11 @@ import pytest
 import tensorflow as tf
 
 import tf_syncrep as tfs
-from tf_syncrep.python.keras.embedding import distributed_embedding, dynamic_embedding
+from tf_syncrep.python.keras.embedding import (
+    distributed_embedding,
+    dynamic_embedding,
+    embedding,
+)
 
 Dynamic = tfs.keras.Dynamic
 
@@ -48,11 +52,11 @@ def layer_of(size, width=4, **options):
         (lambda: tfs.keras.Embedding(Dynamic(9), 0), "`output_dim` must be a whole"),
         (
             lambda: type("Mine", (tfs.keras.Embedding,), {})(Dynamic(9), 4),
-            "must have a table of fixed size: .* Received: Mine with Dynamic(max_rows=9",
+            "must have a table of fixed size: .* Mine with Dynamic(max_rows=9",
         ),
         (
             lambda: type("Mine", (tfs.keras.Embedding,), {})(input_dim=Dynamic(9)),
-            "must have a table of fixed size: .* Received: Mine with Dynamic(max_rows=9",
+            "must have a table of fixed size: .* Mine with Dynamic(max_rows=9",
         ),
         (
             lambda: layer_of(Dynamic(9))(tf.constant([1.0])),
@@ -80,6 +84,12 @@ def layer_of(size, width=4, **options):
 def test_bad_input_is_refused_in_a_sentence(make, message):
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
         make()
+
+
+def test_defaults_of_what_concerns_a_whole_table_are_taken():
+    unfit = dict.fromkeys(embedding._OF_FIXED_TABLES)
+    layer = tfs.keras.Embedding(Dynamic(9), 4, name="e", **unfit)
+    assert layer(tf.constant([3])).shape == (1, 4)
 
 
 def test_tables_of_both_kinds_are_not_stacked_together():

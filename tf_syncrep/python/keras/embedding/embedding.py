@@ -100,12 +100,12 @@ class Embedding(tf.keras.layers.Embedding):
                 "fixed size: a table that grows has a class of its own, whose layer "
                 f"yours may have as an attribute. Received: {cls.__name__} with {size}"
             )
-        unfit = [name for name in kwargs if name in _OF_FIXED_TABLES]
-        if unfit:
+        of_fixed = {name: kwargs.pop(name, None) for name in _OF_FIXED_TABLES}
+        if unfit := [name for name, x in of_fixed.items() if x is not None]:
             raise ValueError(
                 "A table that grows has no whole: make the layer without "
                 f"{', '.join(unfit)}. Received: "
-                + ", ".join(f"{name}={kwargs[name]!r}" for name in unfit)
+                + ", ".join(f"{name}={of_fixed[name]!r}" for name in unfit)
             )
         return DynamicEmbedding(*args, **kwargs)
 

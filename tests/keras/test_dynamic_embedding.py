@@ -483,6 +483,18 @@ def test_rows_are_drawn_as_the_initializer_says(initializer, check):
         assert len(np.unique(vectors)) > 3000
 
 
+def test_rows_depend_on_the_seed_of_any_kind():
+    def rows(seed):
+        initializer = tf.keras.initializers.RandomNormal(seed=seed)
+        layer = layer_of(Dynamic(9), initializer=initializer)
+        return layer(tf.constant([3, 4]), training=True).numpy()
+
+    seven, is_keras_3 = rows(7), keras_variants.IS_KERAS_3
+    same = tf.keras.random.SeedGenerator(7) if is_keras_3 else np.int64(7)
+    np.testing.assert_array_equal(rows(same), seven)
+    assert np.all(rows(None) != seven)
+
+
 def test_tables_are_set_by_key():
     layer = layer_of(Dynamic(9), combiner=None)
     layer(tf.constant([5, 6]), training=True)

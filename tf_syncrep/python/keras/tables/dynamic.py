@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.embedding.layout import MOST_ROWS
-from tf_syncrep.python.keras.tables.initial_values import SCALING
+from tf_syncrep.python.keras.tables.initial_values import SCALING, seed_of
 from tf_syncrep.python.sync.arguments import check_count
 
 # The standard deviation of standard normal numbers from which those beyond 2 were cut.
@@ -194,9 +194,8 @@ def row_initializer(
     """
     keras = tf.keras.initializers
     config = initializer.get_config() if hasattr(initializer, "get_config") else {}
-    seed = config.get("seed")
     # The values are the same in each run, even if the user gives no seed.
-    seed = seed if isinstance(seed, int) else 0
+    seed = seed_of(initializer) or 0
     kind = type(initializer)
     if kind is keras.Zeros:
         return RowInitializer("constant", 0.0, 0.0, seed)

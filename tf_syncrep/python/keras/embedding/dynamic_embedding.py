@@ -67,7 +67,8 @@ class DynamicEmbedding(GrowingLayer, tf.keras.layers.Layer):
             self.name, self.input_dim.max_rows, self.output_dim, dtype, grows=True
         )
         slab = layout.DynamicSlab("embeddings", [table], num_parts)
-        return DynamicTables([slab], {self.name: self.input_dim}, named_by_layer=True)
+        sizes = {self.name: self.input_dim}
+        return DynamicTables([slab], sizes, self, named_by_layer=True)
 
     def build(self, input_shape: Any = None) -> None:
         """Makes the variables, whose shapes depend on no input."""

@@ -87,9 +87,9 @@ class Dynamic:
     `input_dim` in a `tfs.keras.Embedding`. Ids are then any int32 or int64, negative
     ones too, or strings, of which the table knows the 64-bit fingerprints.
 
-    Only training makes rows. An id without a row, one that is not admitted yet or that
-    found the table full, has a vector of zeros in training, evaluation, prediction and
-    serving alike, and its gradient is dropped.
+    Only training of a trainable layer makes rows. An id without a row, one that is not
+    admitted yet or that found the table full, has a vector of zeros in training,
+    evaluation, prediction and serving alike, and its gradient is dropped.
 
     Args:
         max_rows: how many rows there may be, on all parameter servers together. This

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/types.h"
-#include "tf_syncrep/cc/tf/scalar_input.h"
+#include "tf_syncrep/cc/kernels/call_op.h"
 
 namespace tf_syncrep {
 namespace {
@@ -114,18 +114,9 @@ absl::Status SumStatus(const GradientSum& sum) {
       absl::StrCat("Gradients were not summed: ", sum.error()));
 }
 
-absl::Status LookupAccumulator(OpKernelContext* ctx,
-                               AccumulatorPtr* accumulator) {
-  TF_RETURN_IF_ERROR(CheckScalarInput(ctx, "handle"));
-  const tensorflow::Tensor* handle;
-  TF_RETURN_IF_ERROR(ctx->input("handle", &handle));
-  return tensorflow::LookupResource(
-      ctx, handle->scalar<tensorflow::ResourceHandle>()(), accumulator);
-}
-
 absl::Status LookupAccumulator(OpKernelContext* ctx, bool is_sparse,
                                DataType dtype, AccumulatorPtr* accumulator) {
-  TF_RETURN_IF_ERROR(LookupAccumulator(ctx, accumulator));
+  TF_RETURN_IF_ERROR(LookupHandle(ctx, accumulator));
   const AccumulatorSpec& spec = (*accumulator)->spec();
   if (spec.is_sparse != is_sparse || spec.dtype != dtype) {
     return absl::InvalidArgumentError(absl::StrCat(

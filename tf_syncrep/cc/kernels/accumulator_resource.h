@@ -89,12 +89,8 @@ absl::Status SumStatus(const GradientSum& sum);
 
 using AccumulatorPtr = tensorflow::core::RefCountPtr<AccumulatorResource>;
 
-// Finds the accumulator of the op's input "handle".
-absl::Status LookupAccumulator(tensorflow::OpKernelContext* ctx,
-                               AccumulatorPtr* accumulator);
-
-// The same; returns InvalidArgument unless it is for gradients of this kind and
-// dtype.
+// Finds the accumulator of the op's input "handle". Returns InvalidArgument
+// unless it is for gradients of this kind and dtype.
 absl::Status LookupAccumulator(tensorflow::OpKernelContext* ctx, bool is_sparse,
                                tensorflow::DataType dtype,
                                AccumulatorPtr* accumulator);

@@ -116,12 +116,12 @@ class ClusterRounds(Rounds):
         """
         self._updater.drain()
 
-    def finish(self, *, flush: bool) -> int:
+    def finish(self, *, flush: bool) -> None:
         """Ends a training: completes the present updates, and the last round.
 
         Raises tf.errors.OpError: an update failed.
         """
-        return self._updater.finish(flush=flush)
+        self._updater.finish(flush=flush)
 
     def close(self) -> None:
         """Ends a training at once, unless it has ended; takes a few seconds at most."""

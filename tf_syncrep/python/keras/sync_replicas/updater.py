@@ -15,7 +15,7 @@ from absl import logging
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.sync_replicas import keeping, ordering
 from tf_syncrep.python.keras.sync_replicas.cluster_ops import ClusterOps
-from tf_syncrep.python.keras.sync_replicas.rounds import Observer
+from tf_syncrep.python.keras.sync_replicas.rounds import Observer, say_last_round
 from tf_syncrep.python.keras.sync_replicas.settings import settings_of
 from tf_syncrep.python.keras.sync_replicas.update_context import UpdateContext
 from tf_syncrep.python.keras.tables.maintenance import (
@@ -183,13 +183,13 @@ class Updater:
         except tf.errors.OpError as error:
             raise (self.cause or error) from error
 
-    def finish(self, *, flush: bool) -> int:
+    def finish(self, *, flush: bool) -> None:
         """Ends a training: completes the present updates, and the last round.
 
         Raises tf.errors.OpError: an update failed.
         """
         if not self.is_running:
-            return 0
+            return
         self.drain()
         self._stop()
         quorum = self._flush_fn(self._generation)
@@ -197,14 +197,8 @@ class Updater:
         if left:
             if flush:
                 self._apply_fn(self._generation, quorum)
-            logging.log(
-                logging.INFO if flush else logging.WARNING,
-                "SyncReplicas: %s the %d gradients of a last incomplete round.",
-                "applied" if flush else "dropped",
-                left,
-            )
+            say_last_round(left, flush)
         self.close()
-        return left
 
     def close(self) -> None:
         """Ends a training at once, unless it has ended: nothing more is applied."""

@@ -9,14 +9,16 @@ import tensorflow as tf
 from tf_syncrep.python.keras import cluster, compat
 from tf_syncrep.python.keras.sync_replicas.cluster_ops import ClusterOps
 from tf_syncrep.python.keras.sync_replicas.cluster_rounds import ClusterRounds
-from tf_syncrep.python.keras.sync_replicas.fixed import Fixed
 from tf_syncrep.python.keras.sync_replicas.in_process_rounds import InProcessRounds
 from tf_syncrep.python.keras.sync_replicas.rounds import (
     Observer,
     RefusedRounds,
     Rounds,
 )
-from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import RoundsOptimizer
+from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import (
+    ANOTHER,
+    RoundsOptimizer,
+)
 from tf_syncrep.python.sync.arguments import as_python, check_count, check_positive
 
 __all__ = ["SyncReplicas"]
@@ -105,12 +107,11 @@ class SyncReplicas(RoundsOptimizer):
     (https://arxiv.org/abs/1604.00981).
     """
 
-    replicas_to_aggregate: Fixed[int] = Fixed("call `configure`")
-    total_num_replicas: Fixed[int] = Fixed("call `configure`")
-    lease_secs: Fixed[float] = Fixed()
-    start_secs: Fixed[float] = Fixed()
-    reject_nonfinite: Fixed[bool] = Fixed()
-    spares: Fixed[bool] = Fixed()
+    _fixed = dict.fromkeys(
+        ("lease_secs", "start_secs", "reject_nonfinite", "spares"), ANOTHER
+    ) | dict.fromkeys(
+        ("replicas_to_aggregate", "total_num_replicas"), "call `configure`"
+    )
 
     def __init__(
         self,

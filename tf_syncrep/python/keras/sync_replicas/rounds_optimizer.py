@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -16,6 +16,9 @@ from tf_syncrep.python.keras.sync_replicas.rounds import Rounds
 from tf_syncrep.python.keras.tables.trainers import note_trainer
 from tf_syncrep.python.sync.gradients import as_tensors
 
+# What to do in place of setting an attribute of an optimizer.
+ANOTHER = "make another optimizer"
+
 
 class RoundsOptimizer(WrapperOptimizer):
     """Passes gradients to its rounds, which make updates by the inner optimizer.
@@ -25,10 +28,21 @@ class RoundsOptimizer(WrapperOptimizer):
 
     flush_last: bool
     _rounds: Rounds
+    #: Attributes that cannot be set once they are there, each with what to do instead:
+    #: rounds take them when they are made.
+    _fixed: Mapping[str, str] = {}
 
     def __init__(self, inner_optimizer: Any, name: str):
         super().__init__(_check_inner(inner_optimizer), name)
         self._strategy = tf.distribute.get_strategy()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self._fixed and name in vars(self):
+            raise AttributeError(
+                f"`{name}` of {type(self).__name__} cannot be set after the "
+                f"constructor: {self._fixed[name]}. Received: {name}={value!r}"
+            )
+        super().__setattr__(name, value)
 
     def build(self, variables: Sequence[Any]) -> None:
         """Makes the inner optimizer's variables, once.

@@ -6,5 +6,6 @@ gradients of several batches. `targets` are the variables that are updated.
 `rounds_optimizer` is its base class, and that of `gradient_accumulation`. `ordering`
 makes a step wait for its permit, `update_context` is where an update is made, and
 `keeping` keeps rows for a checkpoint before it. `settings` tells whether an update that
-was traced is still the optimizer's. `sync_report` is the callback that reports on a training, by `scalars_writer`.
+was traced is still the optimizer's. `sync_report` is the callback that reports on a
+training, by `scalars_writer`.
 """

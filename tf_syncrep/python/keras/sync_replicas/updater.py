@@ -331,7 +331,6 @@ class Updater(Rounds):
         self._apply(generation, self._ops.wait_quorum(generation, _WAIT_SECS))
 
     def _apply(self, generation: tf.Tensor, quorum: tf.Tensor) -> None:
-        self._traced_with.append(settings_of(self._optimizer))
         gradients, variables = self._ops.take(quorum)
         # Ops without a device of their own are placed beside the gate, since an update
         # waits for a call whenever it goes from one task to another.
@@ -350,6 +349,8 @@ class Updater(Rounds):
             # The maintenance comes before workers look up rows for the next round.
             with tf.control_dependencies([updated, *self._maintain(step)]):
                 self._ops.advance(generation, quorum, step)
+        # Last, since an optimizer may note something of its variables while it traces.
+        self._traced_with.append(settings_of(self._optimizer))
 
     def _maintain(self, step: tf.Tensor) -> list[tf.Tensor]:
         """Maintains tables that grow, if it is time; returns what to wait for."""

@@ -299,6 +299,19 @@ def test_last_round_is_not_applied_to_weights_of_a_callback_that_stops(
     assert train_one_weight(model, 3, 1, fit) == 6.0
 
 
+def test_optimizer_of_a_layer_that_was_frozen_since_says_what_to_do():
+    model, optimizer = keras_variants.small_model(), of_sgd(2)
+    words, targets = keras_variants.small_data(16)
+    for trainable in (True, False):
+        model.layers[-1].trainable = trainable
+        model.compile(optimizer, "mse", jit_compile=False)
+        if trainable:
+            model.fit(words, targets, verbose=0)
+    message = "make another optimizer after a layer was frozen or freed"
+    with pytest.raises(ValueError, match=message):
+        model.fit(words, targets, verbose=0)
+
+
 @pytest.mark.parametrize(
     "make",
     [of_sgd, lambda quorum: tfs.keras.GradientAccumulation("sgd", quorum)],

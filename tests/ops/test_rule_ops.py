@@ -268,6 +268,22 @@ def test_ftrl_makes_zero_of_what_had_no_gradient_that_can_be_squared(power, kind
     np.testing.assert_array_equal(twin, 0)
 
 
+@each_kind
+@pytest.mark.parametrize("rule", ["adagrad", "rowwise_adagrad"])
+def test_adagrad_leaves_what_had_no_gradient_that_can_be_squared(rule, kind):
+    state = State(rule, (3, 20))
+    state.numbers = {**NUMBERS[rule], "epsilon": 0.0}
+    for slot in state.slots.values():
+        slot[:] = 0
+    grad = np.array([[1e-30], [0.0], [-2.0]], np.float32) * np.ones([3, 20], np.float32)
+    indices = np.arange(3) if kind == "sparse" else None
+    var, slots = state.step(grad, indices)
+    np.testing.assert_array_equal(var[:2], state.var[:2])
+    np.testing.assert_array_equal(slots["accumulator"][:2], 0)
+    grad[0] = 0  # Its square is not zero in the twin.
+    state.check((var, slots), grad, indices)
+
+
 @each_rule
 @pytest.mark.parametrize("use_resource", [True, False], ids=["resource", "ref"])
 def test_a_step_with_use_locking_has_the_same_bits(use_resource, rule):

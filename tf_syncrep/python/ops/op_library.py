@@ -162,3 +162,10 @@ def load() -> ModuleType:
             f"not load into TensorFlow {tf.__version__}: {error.message}\n"
             f"Build it again:\n  {build_command()}"
         ) from error
+
+
+def function(name: str, prefixes: tuple[str, ...]) -> Any:
+    """Returns the op of this name, for the `__getattr__` of a module of such ops."""
+    if not name.startswith(prefixes):
+        raise AttributeError(f"There is no op of the name {name!r} here.")
+    return getattr(load(), f"syncrep_{name}")

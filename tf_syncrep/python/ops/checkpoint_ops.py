@@ -6,10 +6,11 @@ and `checkpoint_progress` tells how far it got. Tables and their slots are writt
 rows. If the checkpoint is to show its one moment, rows must be announced by
 `checkpoint_keep` before they are overwritten.
 
-The Docs of the ops in `cc/ops` say what they do and take. The functions here take
-groups as lists of handles, those of reference variables last (otherwise there is a
-`ValueError`); pieces as tuples of the group, rows, first, stride, vocabulary and, for a
-table that grows, uses; and None for all rows.
+The Docs of the ops in `cc/ops` say what they do and take: a function of this module
+that is not below is the op of its name. Those below take groups as lists of handles,
+those of reference variables last (otherwise there is a `ValueError`); pieces as tuples
+of the group, rows, first, stride, vocabulary and, for a table that grows, uses; and
+None for all rows.
 """
 
 from __future__ import annotations
@@ -22,11 +23,8 @@ import tensorflow as tf
 from tf_syncrep.python.ops import op_library
 
 
-def checkpoint_writer(*, shared_name, counted=False, name=None):
-    """Makes or finds the writer of a task's checkpoints: Syncrep>CheckpointWriter."""
-    return op_library.load().syncrep_checkpoint_writer(
-        shared_name=shared_name, counted=counted, name=name
-    )
+def __getattr__(name: str) -> Any:
+    return op_library.function(name, ("checkpoint_",))
 
 
 def checkpoint_begin(
@@ -64,21 +62,6 @@ def checkpoint_begin(
         max_bytes_per_sec=max_bytes_per_sec,
         name=name,
     )
-
-
-def checkpoint_write(handle, name=None):
-    """Writes the checkpoint that was accepted: Syncrep>CheckpointWrite."""
-    return op_library.load().syncrep_checkpoint_write(handle, name=name)
-
-
-def checkpoint_progress(handle, name=None):
-    """Tells how far the writing of a checkpoint has got: Syncrep>CheckpointProgress."""
-    return op_library.load().syncrep_checkpoint_progress(handle, name=name)
-
-
-def checkpoint_cancel(handle, name=None):
-    """Ends the writing, and waits for that: Syncrep>CheckpointCancel."""
-    return op_library.load().syncrep_checkpoint_cancel(handle, name=name)
 
 
 def checkpoint_keep(variable, rows=None, name=None):

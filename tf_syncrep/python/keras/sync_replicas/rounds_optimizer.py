@@ -72,7 +72,7 @@ class RoundsOptimizer(WrapperOptimizer):
         )
 
     @contextlib.contextmanager
-    def updater(self, strategy: Any = None) -> Iterator[RunningUpdates]:
+    def updater(self, strategy: Any = None) -> Iterator[Rounds]:
         """Encloses a custom loop, on the coordinator of a cluster or in one process.
 
         When the loop ends without an error, it completes the present updates and
@@ -103,7 +103,7 @@ class RoundsOptimizer(WrapperOptimizer):
             )
         with ending(self._rounds):
             self._rounds.start()
-            yield RunningUpdates(self._rounds)
+            yield self._rounds
             self._rounds.finish(flush=self.flush_last)
 
     def begin_maintenance(self) -> bool:
@@ -181,21 +181,6 @@ def ending(rounds: Rounds) -> Iterator[None]:
         raise
     finally:
         rounds.close()
-
-
-class RunningUpdates:
-    """The updates of a custom loop, while they are running."""
-
-    def __init__(self, rounds: Rounds):
-        """Keeps the rounds; called by `updater`."""
-        self._rounds = rounds
-
-    def drain(self) -> None:
-        """Waits until no gradient is in flight and no full round waits for its update.
-
-        Raises tf.errors.OpError: an update failed.
-        """
-        self._rounds.drain()
 
 
 def _check_inner(inner_optimizer: Any) -> Any:

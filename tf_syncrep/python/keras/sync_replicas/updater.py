@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras import cluster, compat
 from tf_syncrep.python.keras.sync_replicas import keeping, ordering
 from tf_syncrep.python.keras.sync_replicas.cluster_ops import ClusterOps
 from tf_syncrep.python.keras.sync_replicas.rounds import (
@@ -49,10 +49,8 @@ _ENDED = (
     "This training has ended. Another one begins with `tfs.keras.fit`, or with another "
     "`with optimizer.updater(strategy):`."
 )
-_AWAITED = (
-    "SyncReplicas: waits for an answer of parameter servers. If this line comes again "
-    "and again, one of them hangs. The gate is on {}."
-)
+# A wait for parameter servers of less is not worth a line: updates take their time.
+_PATIENT_SECS = 10.0
 
 _running: weakref.WeakSet[Updater] = weakref.WeakSet()
 
@@ -234,8 +232,18 @@ class Updater(Rounds):
 
     def _said(self) -> contextlib.AbstractContextManager[None]:
         """Encloses a wait for parameter servers, one of which may hang for ever."""
-        line = _AWAITED.format(self._ops.device)
-        return said_waits.said(lambda: line)
+        begin = time.monotonic()
+
+        def describe() -> str | None:
+            secs = time.monotonic() - begin
+            if secs < _PATIENT_SECS:
+                return None
+            return (
+                f"SyncReplicas: waits for parameter servers, for {secs:.0f} s. "
+                f"{cluster.tell_who_answers(self._strategy)}"
+            )
+
+        return said_waits.said(describe)
 
     def _stop(self, training: _Training) -> None:
         """Ends the thread, or leaves it behind if parameter servers do not answer."""

@@ -87,8 +87,8 @@ def load(tables: DynamicTables, store: Any, key_of: KeyOf, layer: str) -> None:
         _load_as_it_was(tables, by_name, store)
         return
     for name, (rows, vectors) in by_name.items():
-        found = tables.replace(name, rows.keys, rows.uses)
-        tables.write_values(found, vectors, tables.natives_of(name))
+        values = [(tables.natives_of(name), vectors)]
+        tables.restore(name, rows.keys, rows.uses, values)
 
 
 def _load_as_it_was(
@@ -107,6 +107,7 @@ def _load_as_it_was(
             ]
             tables.reset(part, others)
             resting = np.asarray(store[f"{_RESTING}.{number}.{part_number}"][...])
+            tables.has_released |= len(resting) > 0
             tables.write_rows(part.uses, resting, np.tile(RESTS, (len(resting), 1)))
             for table in slab.tables:
                 rows, vectors = by_name[table.name]

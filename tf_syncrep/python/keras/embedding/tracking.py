@@ -52,21 +52,20 @@ def track_dynamic(layer: Any, tables: DynamicTables) -> None:
     for name in tables.variable_names:
         compat.untrack(layer, name)
     root = tf.train.Checkpoint()
-    state = _DynamicLayout(layer.name, saved_layout.as_json(tables.slabs))
+    state = _DynamicLayout(layer.name, tables)
     root.layout = state
     setattr(root, _name_of(state.layout), _numbered(tables.all_variables()))
     # In Keras 3 a path leads from optimizers to the variables themselves.
-    compat.track(
-        tables.all_trained()[0], "layout", _DynamicLayout(layer.name, state.layout)
-    )
+    compat.track(tables.all_trained()[0], "layout", _DynamicLayout(layer.name, tables))
     compat.track(layer, "_saved_dynamic_tables", root)
 
 
 class _DynamicLayout(tf.train.experimental.PythonState):
-    """Refuses tables that grow if their layout has changed."""
+    """Refuses tables that grow if their layout has changed, and has others give way."""
 
-    def __init__(self, layer_name: str, layout: str):
-        self._layer_name, self.layout = layer_name, layout
+    def __init__(self, layer_name: str, tables: DynamicTables):
+        self._layer_name, self._tables = layer_name, tables
+        self.layout = saved_layout.as_json(tables.slabs)
 
     def serialize(self) -> str:
         return self.layout
@@ -80,6 +79,9 @@ class _DynamicLayout(tf.train.experimental.PythonState):
                 "tf.train.Checkpoint knows nothing of keys: use tfs.keras.Checkpoint, "
                 "which restores them into any parts."
             )
+        for slab in self._tables.slabs:
+            for part in self._tables.parts(slab):
+                self._tables.give_way(part)
 
 
 class _State(tf.train.experimental.PythonState):

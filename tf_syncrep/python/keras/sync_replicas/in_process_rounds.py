@@ -98,10 +98,17 @@ class InProcessRounds(Rounds):
 
     def finish(self, *, flush: bool) -> int:
         """Applies or drops the gradients of an incomplete last round."""
+        if not flush:
+            return self.drop()
         pending = int(self._pending.numpy())
-        if pending and flush:
+        if pending:
             self._apply()
-        elif pending:
+        return pending
+
+    def drop(self) -> int:
+        """Drops the gradients of the open round; returns how many."""
+        pending = int(self._pending.numpy())
+        if pending:
             self._end_round()
         return pending
 

@@ -177,9 +177,10 @@ def maintenance_of(model: Any) -> Maintenance | None:
     variables = [compat.native(v) for v in model.variables]
     optimizers = _trainers_of(tables_with(DynamicTables, variables))
     slots = [slot for optimizer in optimizers for slot in variables_of(optimizer)]
-    key = [*map(id, variables), *map(id, optimizers), *map(id, slots)]
+    tables = _losing_rows(variables)
+    key = [*map(id, variables), *map(id, optimizers), *map(id, slots), *map(id, tables)]
     if model not in _kept or _kept[model][0] != key:
-        _kept[model] = key, _maintenance(variables, optimizers)
+        _kept[model] = key, Maintenance(tables, optimizers) if tables else None
     return _kept[model][1]
 
 
@@ -187,15 +188,13 @@ def maintenance_of_update(
     optimizer: Any, variables: Sequence[Any]
 ) -> Maintenance | None:
     """Returns the maintenance of an optimizer that maintains tables in its updates."""
-    return _maintenance(variables, [optimizer], trained_only=True)
+    tables = _losing_rows(variables, trained_only=True)
+    return Maintenance(tables, [optimizer]) if tables else None
 
 
-def _maintenance(variables, optimizers, trained_only=False):
+def _losing_rows(variables, trained_only=False):
     tables = tables_with(DynamicTables, variables, trained_only)
-    evicting = [
-        x for x in tables if any(size.evicts for size in x.sizes_in_training().values())
-    ]
-    return Maintenance(evicting, optimizers) if evicting else None
+    return [x for x in tables if x.loses_rows()]
 
 
 def _trainers_of(several):

@@ -15,7 +15,7 @@ from tf_syncrep.python.embedding.lookup import Feature, look_up_by_slab
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.tables.dynamic import Dynamic, RowInitializer
 from tf_syncrep.python.keras.tables.row_slots import RowSlot, all_row_slots
-from tf_syncrep.python.keras.tables.setting import being_set, keep
+from tf_syncrep.python.keras.tables.setting import being_set, check_numbers, keep
 from tf_syncrep.python.keras.tables.stacked_tables import (
     CHUNK_BYTES,
     PartsBySlab,
@@ -432,6 +432,7 @@ class DynamicTables(StackedTables):
                 f"{own.width}]. Received: keys of shape {list(keys.shape)} and vectors "
                 f"of shape {list(vectors.shape)}"
             )
+        check_numbers(name, vectors)
         keys = keys.astype(np.int64)
         sorted_keys = np.sort(keys)
         if (twice := sorted_keys[1:][sorted_keys[1:] == sorted_keys[:-1]]).size:

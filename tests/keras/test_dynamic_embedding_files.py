@@ -15,8 +15,10 @@ import tensorflow as tf
 from combinations import mostly_by_night
 
 import tf_syncrep as tfs
+from tf_syncrep.python.checkpoint.keyed_tables import KeyedTable
 from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
 from tf_syncrep.python.keras.tables.row_slots import row_slots
+from tf_syncrep.python.keras.tables.tables import Tables
 
 Dynamic = tfs.keras.Dynamic
 OPTIMIZERS = {
@@ -629,22 +631,41 @@ def test_tables_set_while_a_checkpoint_is_written_are_in_the_next_one(
         tfs.keras.Checkpoint(str(tmp_path), model=model).save()
 
 
+@pytest.mark.parametrize("way", ["set", "weights file", "checkpoint"])
 def test_checkpoint_begins_when_tables_are_set_that_are_being_set(
-    tmp_path, monkeypatch
+    way, tmp_path, monkeypatch
 ):
     model, layer = of_both_kinds()
-    checkpoint = tfs.keras.Checkpoint(str(tmp_path), model=model)
-    write, threads = DynamicTables.write, []
+    checkpoint = tfs.keras.Checkpoint(str(tmp_path / "run"), model=model)
+    source, from_layer = of_both_kinds()
+    tables = all_set(from_layer, 0, 1.0)
+    source.save_weights(str(tmp_path / "x.weights.h5"))
+    of_source = tfs.keras.Checkpoint(str(tmp_path / "source"), model=source)
+    of_source.save(wait=True)
+    # What of the second kind of tables is called, after those of the first.
+    kind, name, load = {
+        "set": (DynamicTables, "restore", lambda: all_set(layer, 0, 1.0)),
+        "weights file": (
+            *(Tables, "write_rows"),
+            lambda: model.load_weights(str(tmp_path / "x.weights.h5")),
+        ),
+        "checkpoint": (
+            *(KeyedTable, "restore"),
+            tfs.keras.Checkpoint(str(tmp_path / "source"), model=model).restore,
+        ),
+    }[way]
+    write, threads = getattr(kind, name), []
 
     def write_beside_a_checkpoint(*args):
-        threads.append(saving_in_a_thread(checkpoint))
-        threads[0].join(1)  # It would be written by then, with one of the tables.
+        if not threads:
+            threads.append(saving_in_a_thread(checkpoint))
+            threads[0].join(1)  # It would be written by then, with one of the tables.
         write(*args)
 
-    monkeypatch.setattr(DynamicTables, "write", write_beside_a_checkpoint)
-    tables = all_set(layer, 0, 1.0)
+    monkeypatch.setattr(kind, name, write_beside_a_checkpoint)
+    load()
     threads[0].join(60)
     other, same = of_both_kinds()
-    tfs.keras.Checkpoint(str(tmp_path), model=other).restore()
+    tfs.keras.Checkpoint(str(tmp_path / "run"), model=other).restore()
     restored = [same.get_embedding_tables()[name] for name in ("fixed", "grows")]
     tf.nest.map_structure(np.testing.assert_array_equal, tables, restored)

@@ -24,6 +24,7 @@ from tf_syncrep.python.embedding import layout
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.tables import saved_layout
 from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
+from tf_syncrep.python.keras.tables.setting import being_set
 from tf_syncrep.python.keras.tables.tables import Tables
 
 
@@ -148,11 +149,12 @@ class _Layout(tf.train.experimental.PythonState):
                 for slab in slabs
                 for part_number in range(slab.num_parts)
             ]
-            for name, receiver in _named(receivers):
-                setattr(parts, name, receiver)
-                if not receiver.has_received:
-                    # It was restored by a path through an optimizer.
-                    raise self.error(saved)
+            with being_set:
+                for name, receiver in _named(receivers):
+                    setattr(parts, name, receiver)
+                    if not receiver.has_received:
+                        # It was restored by a path through an optimizer.
+                        raise self.error(saved)
         finally:
             delattr(self._root, _name_of(saved))
 

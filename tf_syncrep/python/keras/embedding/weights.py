@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tf_syncrep.python.embedding import layout
 from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.tables.setting import being_set
 from tf_syncrep.python.keras.tables.stacked_tables import tables_with
 from tf_syncrep.python.keras.tables.tables import Tables
 
@@ -111,5 +112,6 @@ def _set(variables, weights):
         raise ValueError(
             f"weights must have shapes {shapes}. Received: weights of shapes {given}"
         )
-    for variable, value in zip(variables, weights, strict=True):
-        variable.assign(value)
+    with being_set:
+        for variable, value in zip(variables, weights, strict=True):
+            variable.assign(value)

@@ -439,7 +439,7 @@ class DynamicTables(StackedTables):
             raise ValueError(
                 f"Keys of table {name!r} must differ. Received: key {twice[0]} twice"
             )
-        self._owners(name, keys)
+        self.owners(name, keys)
         return keys, vectors
 
     def restore(
@@ -462,7 +462,7 @@ class DynamicTables(StackedTables):
         them: the parts, or one beside each. Raises ValueError: a part has no room for
         so many; nothing was written.
         """
-        part_numbers = self._owners(name, keys)
+        part_numbers = self.owners(name, keys)
         rows = np.empty(len(keys), np.int32)
         with being_set:
             for part_number, part in enumerate(self.parts(self._slab_of[name])):
@@ -529,7 +529,7 @@ class DynamicTables(StackedTables):
         """TensorFlow's variables with the vectors of the slab of a table."""
         return [part.vectors for part in self.parts(self._slab_of[name])]
 
-    def _owners(self, name: str, keys: np.ndarray) -> np.ndarray:
+    def owners(self, name: str, keys: np.ndarray) -> np.ndarray:
         """Returns the part of each key; checks that there is room for all."""
         slab, table = self._slab_of[name], self.by_name[name]
         part_numbers = dynamic_lookup.owners(keys, slab.num_parts)

@@ -113,6 +113,7 @@ def _check(store, key, tables, slots, name):
     if not isinstance(tables, DynamicTables):
         tables.check_shape(name, store[key], slots)
         return
+    tables.owners(name, np.asarray(store[key + _KEYS][...]))
     shape = (*store[key + _KEYS].shape, *slots[0].shape[1:])
     if tuple(store[key].shape) != shape:
         raise ValueError(

@@ -567,6 +567,27 @@ def test_loaded_rows_have_new_slots_in_another_model_that_shares_them(
         np.testing.assert_array_equal(values, slots_of(model)[kind][0], kind)
 
 
+def test_weights_are_those_of_rows_in_use_and_are_set_by_key():
+    first = trained(tfs.keras.AdamAsync(0.05))
+    second = trained(tfs.keras.AdamAsync(0.05), size=Dynamic(300))
+    weights = first.get_weights()
+    assert sum(x.nbytes for x in weights) < 5000
+    words = second.get_layer("words")
+    with pytest.raises(ValueError, match=r"weights must have shapes .* Received: "):
+        second.set_weights([x[:-1] if x.ndim == 2 else x for x in weights])
+    with pytest.raises(ValueError, match="must differ"):
+        second.set_weights([np.full_like(x, 7) if x.ndim == 1 else x for x in weights])
+    words.set_embedding_table(([1, 2], np.ones([2, 4])))
+    second.set_weights(weights)
+    for got, expected in zip(second.get_weights(), weights, strict=True):
+        np.testing.assert_array_equal(got, expected)
+    tf.nest.map_structure(
+        np.testing.assert_array_equal,
+        words.get_embedding_table(),
+        first.get_layer("words").get_embedding_table(),
+    )
+
+
 ROWS = 10_000
 
 
@@ -646,7 +667,7 @@ def test_checkpoint_begins_when_tables_are_set_that_are_being_set(
     kind, name, load = {
         "set": (DynamicTables, "restore", lambda: all_set(layer, 0, 1.0)),
         "weights file": (
-            *(Tables, "write_rows"),
+            *(Tables, "write"),
             lambda: model.load_weights(str(tmp_path / "x.weights.h5")),
         ),
         "checkpoint": (

@@ -343,6 +343,28 @@ TEST(DynamicTableTest, RowsThatWereTakenBeforeABuildAreNotGivenBack) {
   EXPECT_EQ(table.Use({5, 6, 7}, 9), (std::vector<int32_t>{0, 1, -1}));
 }
 
+TEST(DynamicTableTest, ReleasedRowsAreOfOneKeyAndRestUntilTheSecondTime) {
+  TestTable table(10);
+  const std::vector<int64_t> keys = {5, 6, 7};
+  std::vector<int32_t> rows = table.Use(keys, 1);
+  rows[1] = rows[2];  // Key 6 has another row by now,
+  const std::vector<int64_t> all = {5, 6, 9};
+  rows[2] = DynamicTable::kNoRow;  // and key 9 has none.
+  const auto release = [&] {
+    return table.table().Release(table.columns(), table.keys().data(),
+                                 all.data(), rows.data(), 3);
+  };
+  EXPECT_EQ(release(), 1);
+  EXPECT_EQ(release(), 0);
+  EXPECT_TRUE(table.use(rows[0]).rests());
+  EXPECT_EQ(table.table().counts().in_use, 2);
+  EXPECT_EQ(table.table().counts().evicted, 0);
+  bool has_memory;
+  EXPECT_EQ(table.table().TakeResting(&has_memory).size(), 0);
+  EXPECT_EQ(table.table().TakeResting(&has_memory).size(), 1);
+  EXPECT_EQ(table.table().TakeResting(&has_memory).size(), 0);
+}
+
 TEST(DynamicTableTest, ReadsKeyAndUseOfOneMoment) {
   constexpr int64_t kRows = 100;
   TestTable table(kRows);
@@ -484,7 +506,7 @@ TEST(DynamicTableTest, ColumnsOfNoTableAreNotBuilt) {
     EXPECT_EQ(table.table().Build(table.columns(), &bad_row), status);
     const bool is_built = status == DynamicTable::BuildStatus::kOk;
     EXPECT_EQ(table.Find({9})[0], is_built ? 0 : -1);
-    EXPECT_EQ(table.table().last_use(), is_built ? 5 : 0);
+    EXPECT_EQ(table.table().MostRecentUse(table.columns()), is_built ? 5 : 0);
     if (!is_built) {
       EXPECT_EQ(bad_row, 2);
     }

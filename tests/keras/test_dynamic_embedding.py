@@ -515,6 +515,8 @@ def test_tables_are_set_by_key():
         (([1.0, 2.0], np.ones([2, 4])), "must be int32 or int64. Received: keys of"),
         (np.ones([3, 4]), "grows, and is set by keys and vectors"),
         ((range(10), np.ones([10, 4])), "must be given at most 9 keys"),
+        (([1], [["x"] * 4]), "'t' must be real numbers. Received: values of dtype <U1"),
+        (([1], np.ones([1, 4], "M8[s]")), "must be real numbers. Received: values of"),
     ],
 )
 def test_bad_tables_are_refused_and_nothing_is_changed(table, message):
@@ -524,6 +526,22 @@ def test_bad_tables_are_refused_and_nothing_is_changed(table, message):
     with pytest.raises(ValueError, match=message):
         layer.set_embedding_tables({"t": table})
     np.testing.assert_array_equal(layer.get_embedding_tables()["t"].keys, before.keys)
+
+
+def test_refused_tables_leave_those_that_were_not():
+    tables = {"t": Dynamic(9), "u": 2}
+    layer = tfs.keras.DistributedEmbedding(
+        {
+            name: tfs.keras.FeatureConfig(name, tfs.keras.TableConfig(name, size, 4))
+            for name, size in tables.items()
+        }
+    )
+    layer.build(None)
+    with pytest.raises(ValueError, match="'u' must be real numbers"):
+        layer.set_embedding_tables(
+            {"t": ([1], np.ones([1, 4])), "u": np.full([2, 4], 1j)}
+        )
+    assert not len(layer.get_embedding_tables()["t"].keys)
 
 
 def test_layer_of_one_table_masks_pickles_and_takes_ragged_ids():

@@ -15,8 +15,10 @@ import tensorflow as tf
 from combinations import mostly_by_night
 
 import tf_syncrep as tfs
+from tf_syncrep.python.checkpoint.keyed_tables import KeyedTable
 from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
 from tf_syncrep.python.keras.tables.row_slots import row_slots
+from tf_syncrep.python.keras.tables.tables import Tables
 
 Dynamic = tfs.keras.Dynamic
 OPTIMIZERS = {
@@ -562,8 +564,11 @@ def test_loaded_rows_have_new_slots_in_another_model_that_shares_them(
         return [Sharing(layer, attribute, optimizer) for optimizer in optimizers]
 
     def slots_of(model):
-        (by_kind,) = row_slots([model.optimizer], model.shared._growing).values()
-        return by_kind
+        """The slots of the rows in use, by key, and their initial values."""
+        tables = model.shared._growing
+        rows = tables.rows_of("words").rows
+        (by_kind,) = row_slots([model.optimizer], tables).values()
+        return {k: (x.variable.numpy()[rows], x.initial) for k, x in by_kind.items()}
 
     make = OPTIMIZERS[name]
     path = str(tmp_path / "x.weights.h5")
@@ -574,10 +579,8 @@ def test_loaded_rows_have_new_slots_in_another_model_that_shares_them(
     for one in (model, other):
         step(one, [1, 2, 3], 100.0)
     model.load_weights(path)
-    for kind, slot in slots_of(other).items():
-        np.testing.assert_array_equal(
-            slot.variable, np.full_like(slot.variable, slot.initial), kind
-        )
+    for kind, (values, initial) in slots_of(other).items():
+        np.testing.assert_array_equal(values, np.full_like(values, initial), kind)
     for one in (saved, model):
         step(one, [8], 1.0)
     tf.nest.map_structure(
@@ -585,11 +588,30 @@ def test_loaded_rows_have_new_slots_in_another_model_that_shares_them(
         saved.shared.get_embedding_table(),
         model.shared.get_embedding_table(),
     )
-    for kind, slot in slots_of(saved).items():
-        same = slots_of(model)[kind].variable
-        used = np.any(slot.variable.numpy() != slot.initial, axis=1)
-        assert used.any(), kind
-        np.testing.assert_array_equal(slot.variable[:2], same[:2], kind)
+    for kind, (values, initial) in slots_of(saved).items():
+        assert np.any(values != initial), kind
+        np.testing.assert_array_equal(values, slots_of(model)[kind][0], kind)
+
+
+def test_weights_are_those_of_rows_in_use_and_are_set_by_key():
+    first = trained(tfs.keras.AdamAsync(0.05))
+    second = trained(tfs.keras.AdamAsync(0.05), size=Dynamic(300))
+    weights = first.get_weights()
+    assert sum(x.nbytes for x in weights) < 5000
+    words = second.get_layer("words")
+    with pytest.raises(ValueError, match=r"weights must have shapes .* Received: "):
+        second.set_weights([x[:-1] if x.ndim == 2 else x for x in weights])
+    with pytest.raises(ValueError, match="must differ"):
+        second.set_weights([np.full_like(x, 7) if x.ndim == 1 else x for x in weights])
+    words.set_embedding_table(([1, 2], np.ones([2, 4])))
+    second.set_weights(weights)
+    for got, expected in zip(second.get_weights(), weights, strict=True):
+        np.testing.assert_array_equal(got, expected)
+    tf.nest.map_structure(
+        np.testing.assert_array_equal,
+        words.get_embedding_table(),
+        first.get_layer("words").get_embedding_table(),
+    )
 
 
 ROWS = 10_000
@@ -656,22 +678,41 @@ def test_tables_set_while_a_checkpoint_is_written_are_in_the_next_one(
         tfs.keras.Checkpoint(str(tmp_path), model=model).save()
 
 
+@pytest.mark.parametrize("way", ["set", "weights file", "checkpoint"])
 def test_checkpoint_begins_when_tables_are_set_that_are_being_set(
-    tmp_path, monkeypatch
+    way, tmp_path, monkeypatch
 ):
     model, layer = of_both_kinds()
-    checkpoint = tfs.keras.Checkpoint(str(tmp_path), model=model)
-    write, threads = DynamicTables.write, []
+    checkpoint = tfs.keras.Checkpoint(str(tmp_path / "run"), model=model)
+    source, from_layer = of_both_kinds()
+    tables = all_set(from_layer, 0, 1.0)
+    source.save_weights(str(tmp_path / "x.weights.h5"))
+    of_source = tfs.keras.Checkpoint(str(tmp_path / "source"), model=source)
+    of_source.save(wait=True)
+    # What of the second kind of tables is called, after those of the first.
+    kind, name, load = {
+        "set": (DynamicTables, "restore", lambda: all_set(layer, 0, 1.0)),
+        "weights file": (
+            *(Tables, "write"),
+            lambda: model.load_weights(str(tmp_path / "x.weights.h5")),
+        ),
+        "checkpoint": (
+            *(KeyedTable, "restore"),
+            tfs.keras.Checkpoint(str(tmp_path / "source"), model=model).restore,
+        ),
+    }[way]
+    write, threads = getattr(kind, name), []
 
     def write_beside_a_checkpoint(*args):
-        threads.append(saving_in_a_thread(checkpoint))
-        threads[0].join(1)  # It would be written by then, with one of the tables.
+        if not threads:
+            threads.append(saving_in_a_thread(checkpoint))
+            threads[0].join(1)  # It would be written by then, with one of the tables.
         write(*args)
 
-    monkeypatch.setattr(DynamicTables, "write", write_beside_a_checkpoint)
-    tables = all_set(layer, 0, 1.0)
+    monkeypatch.setattr(kind, name, write_beside_a_checkpoint)
+    load()
     threads[0].join(60)
     other, same = of_both_kinds()
-    tfs.keras.Checkpoint(str(tmp_path), model=other).restore()
+    tfs.keras.Checkpoint(str(tmp_path / "run"), model=other).restore()
     restored = [same.get_embedding_tables()[name] for name in ("fixed", "grows")]
     tf.nest.map_structure(np.testing.assert_array_equal, tables, restored)

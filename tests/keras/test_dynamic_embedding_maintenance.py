@@ -1,7 +1,9 @@
 """Rows of tables that grow that are taken back, and begin anew."""
 
 import importlib.util
+import itertools
 import logging
+import threading
 
 import dynamic_models as models
 import keras_variants
@@ -182,7 +184,7 @@ def test_rows_of_a_table_that_is_set_go_when_they_are_unused(ids):
     tfs.keras.maintain_tables(layer, step=110)
     layer.set_embedding_tables({"t": (ids, np.ones([len(ids), 4]))})
     uses = dict(zip(ids, layer._growing.rows_of("t").uses.tolist(), strict=True))
-    now = [110 if len(ids) == 3 else 111, 1]
+    now = [111, 1]
     known = {1: [110, 3], 2: [110, 2], 3: [100, 1], 4: now}
     assert uses == {key: known[key] for key in ids}
     for step, unused in ((115, []), (121, [3]), (136, [1, 2, 3, 4])):
@@ -605,7 +607,7 @@ def collecting(optimizer, **options):
     """A model whose loss has the targets as gradients, with room for 30 keys."""
     options = {"evict": tfs.keras.LeastFrequent(), **options}
     layer = tfs.keras.Embedding(
-        Dynamic(30, **options), 1, embeddings_initializer="zeros"
+        Dynamic(30, **options), 1, embeddings_initializer="zeros", name="words"
     )
     model = tf.keras.Sequential(
         [tf.keras.layers.Input((), dtype="int64"), layer, tf.keras.layers.Flatten()]
@@ -654,6 +656,107 @@ def test_loop_may_remove_rows_once_in_each_round(name, is_another):
     steps(model, [1], 8)  # the last but one makes an update
     tfs.keras.maintain_tables(maintained, step=9)
     assert layer.get_embedding_table().keys.tolist() == [1]
+
+
+def set_table(model, path):
+    del path
+    model.layers[0].set_embedding_table(([2], [[7.0]]))
+
+
+def load_other(save, load):
+    """Loads a table with key 2 alone, saved from another model."""
+
+    def load_it(model, path):
+        other, _ = collecting(
+            type(model.optimizer).from_config(model.optimizer.get_config())
+        )
+        if save is not tf.keras.Model.save_weights:
+            other.optimizer.build(other.trainable_variables)
+        set_table(other, path)
+        save(other, path)
+        load(model, path)
+
+    return load_it
+
+
+LOADS = {
+    "set": set_table,
+    "weights": load_other(tf.keras.Model.save_weights, tf.keras.Model.load_weights),
+    "checkpoint": load_other(
+        lambda model, path: tfs.keras.Checkpoint(path, model=model).save(wait=True),
+        lambda model, path: tfs.keras.Checkpoint(path, model=model).restore(),
+    ),
+    "tensorflow's checkpoint": load_other(
+        lambda model, path: tf.train.Checkpoint(model=model).write(path),
+        lambda model, path: tf.train.Checkpoint(model=model).read(path),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "load"),
+    [*((x, "set") for x in COLLECTING), *(("accumulation", x) for x in LOADS)],
+)
+def test_collected_gradients_reach_no_key_of_a_table_that_is_loaded(
+    name, load, tmp_path
+):
+    model, layer = collecting(COLLECTING[name](), evict=None)
+    model.optimizer.build(model.trainable_variables)
+    steps(model, [1], 7)
+    LOADS[load](model, str(tmp_path / "x.weights.h5"))
+    steps(model, [3], 9)  # which makes an update, whether the former ones count or not
+    keys, vectors = layer.get_embedding_table()
+    assert keys.tolist() == [2, 3]
+    assert vectors[0].tolist() == [7.0]
+
+
+def test_collected_gradients_are_dropped_where_rows_cannot_rest(caplog):
+    model, layer = collecting(COLLECTING["accumulation"](), evict=None)
+    steps(model, [1], 3)
+    keys = np.arange(100, 129)
+    layer.set_embedding_table((keys, np.full([29, 1], 7.0)))  # there is room for both
+    assert not caplog.records
+    layer.set_embedding_table((keys + 100, np.full([29, 1], 7.0)))
+    (told,) = caplog.records
+    assert told.getMessage() == (
+        "GradientAccumulation: dropped 3 gradients of an incomplete round, since rows "
+        "of tables have other keys now."
+    )
+    steps(model, [1], 8)
+    keys, vectors = layer.get_embedding_table()
+    assert keys.tolist() == [1, *range(200, 229)]
+    assert np.all(vectors[1:] == 7)
+
+
+def test_rows_of_a_table_that_was_set_can_be_used_again():
+    model, layer = small(tfs.keras.AdamAsync(0.1), Dynamic(40))
+    data = tf.data.Dataset.range(40).map(lambda x: (x, 1.0)).batch(40).repeat(250)
+    tfs.keras.fit(model, data.take(1), verbose=0)
+    layer.set_embedding_tables({"t": ([], np.zeros([0, 4]))})
+    tfs.keras.fit(model, data, verbose=0)
+    assert layer.get_embedding_tables()["t"].keys.tolist() == list(range(40))
+
+
+def test_setting_a_table_leaves_what_others_of_its_slab_get_meanwhile():
+    tables = [tfs.keras.TableConfig(x, Dynamic(2000), 4) for x in "st"]
+    features = {x.name: tfs.keras.FeatureConfig(x.name, x) for x in tables}
+    layer = tfs.keras.DistributedEmbedding(features, table_stacking="auto")
+    layer.build(None)
+    is_over = threading.Event()
+
+    def set_table():
+        for first in itertools.count():
+            layer.set_embedding_tables({"s": ([first, first + 1], np.ones([2, 4]))})
+            if is_over.is_set():
+                break
+
+    thread = threading.Thread(target=set_table)
+    thread.start()
+    for key in range(500):
+        layer({"s": tf.constant([], tf.int64), "t": tf.constant([key])}, training=True)
+    is_over.set()
+    thread.join()
+    assert layer.get_embedding_tables()["t"].keys.tolist() == list(range(500))
 
 
 def step_of(optimizer, variables, layer, keys, factor):

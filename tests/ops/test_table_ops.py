@@ -1,6 +1,7 @@
 """Tables that grow, by their ops, compared with a twin that is a dict."""
 
 import dataclasses
+import threading
 
 import dynamic_table as twin
 import numpy as np
@@ -59,6 +60,10 @@ class Part(TablePart):
         expected = [len(table.maintain(step)) for table in self.twins]
         np.testing.assert_array_equal(self.maintain(step), expected)
 
+    def check_release(self, keys, table=0, rests=True):
+        expected = self.twins[table].release(keys, rests)
+        assert self.release(keys, table, rests).numpy() == expected
+
     def stats(self, table=0):
         return table_ops.TableStats(*super().stats(table).numpy())
 
@@ -92,7 +97,7 @@ class Part(TablePart):
             own = slice(begin, begin + table.table.capacity)
             assert np.sum(uses[own, 1] > 0) == len(expected)
             resting = np.flatnonzero(uses[own, 0] == table_ops.RESTS) + begin
-            assert set(resting) == table.resting
+            assert set(resting) == table.resting | table.released
             assert not keys[resting].any()
             stats = self.stats(number)
             assert stats.in_use == len(expected)
@@ -243,7 +248,7 @@ def test_owners_are_the_documented_ones():
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_lookups_and_maintenance_do_what_the_twin_does(seed):
+def test_lookups_releases_and_maintenance_do_what_the_twin_does(seed):
     draw = np.random.default_rng(seed)
     part = Part(
         [
@@ -274,6 +279,9 @@ def test_lookups_and_maintenance_do_what_the_twin_does(seed):
             np.testing.assert_array_equal(value, expected[row])
         if step % 3 == 0:
             part.check_maintain(step)
+        if step % 4 == 0:
+            table = draw.integers(len(keys))
+            part.check_release(keys[table], table, rests=step % 8 == 0)
         part.check()
     assert all(table.stats["admitted"] for table in part.twins)
     assert part.stats(2).refused
@@ -399,6 +407,70 @@ def test_rows_rest_and_have_initial_slots_when_they_are_handed_out_again(dtype):
     assert set(rows.numpy()) == set(first.numpy())
     expected = [part.tables[0].initial_vector(key, WIDTH) for key in (10, 12)]
     np.testing.assert_array_equal(values, tf.cast(np.array(expected), dtype))
+
+
+def test_released_rows_rest_until_the_second_maintenance():
+    part = Part([normal(capacity=3), normal("others")])
+    first = part.check_find([[1, 2, 3], [7]], insert=True)
+    part.check_release([2, 1, 9])
+    part.check()
+    ones = tf.ones([4, WIDTH])
+    _, kept = part.gradient(part.request([[1, 2, 3], [7]]), first, ones)
+    assert kept.numpy().tolist() == first.numpy().tolist()[2:]
+    assert len(part.twins[0].gradient([1, 2, 3], first.numpy()[:3], ones[:3])) == 1
+    part.slot.assign(tf.ones_like(part.slot))
+    for step, keys in ((1, [3]), (2, [3]), (3, [3, 4, 5])):
+        part.check_find([[4, 5], []], insert=True)
+        part.check()
+        assert part.export().keys.numpy().tolist() == keys
+        part.check_maintain(step)
+    assert not np.any(part.slot[:2])
+    assert part.stats().evicted == 0
+
+
+def test_rows_that_are_released_to_be_free_have_initial_slots():
+    part = Part([normal(capacity=4), normal("others")])
+    part.check_find([[1, 2, 3, 4], [7]], insert=True)
+    part.check_release([1])
+    part.maintain(1)
+    part.check_release([2])
+    part.slot.assign(tf.ones_like(part.slot))
+    assert part.release([3], rests=False, slot_initial=0.25).numpy() == 1
+    slots = np.ones([part.slot.shape[0], WIDTH])
+    slots[:3] = 0.25
+    np.testing.assert_array_equal(part.slot, slots)
+    rows, _ = part.find(part.request([[5, 6, 8, 9], []]), True)
+    assert sorted(rows.numpy()) == [-1, 0, 1, 2]
+
+
+def test_keys_that_others_get_meanwhile_stay():
+    part = Part([normal(capacity=50), normal("others", capacity=5000)])
+    is_over = threading.Event()
+
+    def release():
+        while not is_over.is_set():
+            part.import_([1, 2], [1, 1], [1, 1])
+            part.release([1, 2], rests=False)
+
+    thread = threading.Thread(target=release)
+    thread.start()
+    for key in range(5000):
+        part.find(part.request([[], [key]]), True)
+    is_over.set()
+    thread.join()
+    np.testing.assert_array_equal(part.export(1).keys, np.arange(5000))
+
+
+def test_last_uses_of_an_earlier_state_are_moved_when_the_clock_was_set_back():
+    for sets_back in (False, True):
+        part = Part([normal(unused_for=10)])
+        part.maintain(100)
+        part.find(part.request([[1, 2, 3]]), True)
+        part.import_([1, 2], [20, 15], [1, 1])
+        part.release([3], sets_back=sets_back)
+        part.maintain(101)
+        uses = part.export().last_uses.numpy().tolist()
+        assert uses == ([101, 96] if sets_back else [])
 
 
 def test_a_row_that_rests_does_so_after_a_restore():
@@ -706,6 +778,8 @@ def imported(*columns):
             "-2 and count 1 of key 1 of table items",
         ),
         (imported([1], [0], [1, 2]), "counts must be a vector of 1 elements, as"),
+        (lambda part: part.release([1], 1), "table must be in [0, 1), but is 1"),
+        (lambda part: part.release([[1]]), "row_keys must be a vector, but has shape"),
     ],
 )
 def test_errors_name_argument_rule_and_value(call, message):

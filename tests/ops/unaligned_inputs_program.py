@@ -464,6 +464,15 @@ def growing_tables(call):
             "syncrep_table_import", {**part, **imported}, dtype=dtype, table=1
         )
         results += call("syncrep_table_export", {"index": index, **columns}, table=1)
+        results += call(
+            "syncrep_table_release",
+            {**part, "row_keys": np.array([9, 7]), "slots": [slot]},
+            dtype=dtype,
+            table=1,
+            slot_initials=[0],
+            rests=False,
+            sets_back=False,
+        )
         call("syncrep_table_stats", {"index": index})
     return results
 

@@ -146,6 +146,7 @@ class TableTwin:
         self.rows: dict[int, Row] = {}
         self.clock = 0  # the last use of what is used now
         self.resting: set[int] = set()  # rows' numbers
+        self.released: set[int] = set()  # those that rest until the second maintenance
         self.stats = dict.fromkeys(
             ["without_row", "admitted", "evicted", "refused", "dropped"], 0
         )
@@ -155,7 +156,7 @@ class TableTwin:
     @property
     def num_free(self):
         """The rows that a new key may get."""
-        return self.table.capacity - len(self.rows) - len(self.resting)
+        return self.table.capacity - len(self._taken())
 
     def find(self, keys, insert, numbers):
         """The vectors of keys; `numbers` are the rows that the library gave them."""
@@ -184,11 +185,22 @@ class TableTwin:
         return np.array(vectors).reshape(len(keys), self._width)
 
     def put(self, key, number, last_use, count):
-        taken = {row.number for row in self.rows.values()} | self.resting
-        assert number not in taken
+        assert number not in self._taken()
         vector = self.table.initial_vector(key, self._width)
         self.rows[key] = Row(number, last_use, count, vector)
         self.stats["admitted"] += 1
+
+    def _taken(self):
+        used = {row.number for row in self.rows.values()}
+        return used | self.resting | self.released
+
+    def release(self, keys, rests):
+        """Takes their rows from keys; how many have lost one."""
+        gone = [key for key in keys if key in self.rows]
+        self.released |= {self.rows.pop(key).number for key in gone}
+        if not rests:
+            self.resting, self.released = set(), set()
+        return len(gone)
 
     def gradient(self, keys, numbers, gradient):
         """The gradient by row number, of keys that still have the row."""
@@ -210,7 +222,7 @@ class TableTwin:
             if is_unsettled or row.last_use > step + 1:
                 row.last_use = step
         self.clock = step + 1
-        self.resting.clear()
+        self.resting, self.released = self.released, set()
         evicted = [
             key
             for key, row in self.rows.items()

@@ -43,6 +43,16 @@ class TablePart:
             dtype=self.dtype,
         )
 
+    def release(self, keys, table=0, rests=True, sets_back=False, slot_initial=0.0):
+        return table_ops.table_release(
+            *(self.index, self.vectors.handle, *self.columns, table, keys),
+            rests=rests,
+            sets_back=sets_back,
+            slots=[slot.handle for slot in self.slots],
+            slot_initials=[slot_initial] * len(self.slots),
+            dtype=self.dtype,
+        )
+
     def gradient(self, request, rows, gradient):
         return table_ops.table_gradient(
             self.index, *self.columns, request, rows, gradient, dtype=self.dtype

@@ -29,6 +29,12 @@ absl::Status ScalarOutput(InferenceContext* c) {
   return absl::OkStatus();
 }
 
+absl::Status ReleaseShape(InferenceContext* c) {
+  ShapeHandle keys;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(4), 1, &keys));
+  return ScalarOutput(c);
+}
+
 absl::Status VectorOutputs(InferenceContext* c) {
   for (int i = 0; i < c->num_outputs(); ++i) {
     c->set_output(i, c->Vector(InferenceContext::kUnknownDim));
@@ -353,6 +359,48 @@ counts: How often each key was used, at least 1.
 rows: The rows of the keys: those that they had, or new ones.
 dtype: The type of the vectors.
 table: The number of the table.
+)doc");
+
+REGISTER_OP("Syncrep>TableRelease")
+    .Input("index: resource")
+    .Input("vectors: resource")
+    .Input("keys: resource")
+    .Input("uses: resource")
+    .Input("row_keys: int64")
+    .Input("slots: num_slots * resource")
+    .Output("released: int64")
+    .Attr("dtype: {half, bfloat16, float, double}")
+    .Attr("table: int >= 0")
+    .Attr("num_slots: int >= 0")
+    .Attr("slot_initials: list(int)")
+    .Attr("rests: bool")
+    .Attr("sets_back: bool")
+    .SetIsStateful()
+    .SetShapeFn(ReleaseShape)
+    .Doc(R"doc(
+Takes their rows from keys of a table, while others look up in this one and in others.
+
+Keys without a row have none afterwards either. The rows rest as those that
+TableMaintain evicts, until the second maintenance from now, since the first one may
+come before the gradients of a round that is open. They do not count as evicted. The op
+fails as Cancelled if the step was cancelled; what was done is whole then.
+
+index: Handle of the index.
+vectors: See TableFind.
+keys: See TableFind.
+uses: See TableFind.
+row_keys: The keys.
+slots: See TableMaintain; none are needed if the rows rest.
+released: How many keys have lost their rows.
+dtype: The type of the vectors.
+table: The number of the table.
+num_slots: How many slots there are.
+slot_initials: See TableMaintain.
+rests: Whether the rows rest. If not, they and all others of the table that rest are
+  free at once, with initial slots, and a gradient that is under way may reach the next
+  key.
+sets_back: Whether the last uses of the other rows are those of an earlier state. If so,
+  the clock is set to the highest of them, as when the index is made anew.
 )doc");
 
 }  // namespace

@@ -50,6 +50,7 @@ __all__ = [
     "table_import",
     "table_index",
     "table_maintain",
+    "table_release",
     "table_requests",
     "table_stats",
     "table_zeros",
@@ -269,6 +270,38 @@ def table_maintain(
         slot_initials=_bits(slot_initials),
         evict=[order or "none" for order in evict],
         unused_for=[steps or 0 for steps in unused_for],
+        name=name,
+    )
+
+
+def table_release(
+    index: tf.Tensor,
+    vectors: tf.Tensor,
+    keys: tf.Tensor,
+    uses: tf.Tensor,
+    table: int,
+    row_keys: Any,
+    *,
+    rests: bool,
+    sets_back: bool,
+    slots: Sequence[tf.Tensor] = (),
+    slot_initials: Sequence[float] = (),
+    dtype: Any,
+    name: str | None = None,
+) -> tf.Tensor:
+    """Takes their rows from keys: Syncrep>TableRelease."""
+    return _raw_ops.syncrep_table_release(
+        index,
+        vectors,
+        keys,
+        uses,
+        row_keys,
+        list(slots),
+        dtype=dtype,
+        table=table,
+        slot_initials=_bits(slot_initials),
+        rests=rests,
+        sets_back=sets_back,
         name=name,
     )
 

@@ -105,8 +105,8 @@ DynamicTable::BuildStatus DynamicTable::Build(const TableColumns& columns,
     next_fresh_ = options_.first_row;
     free_.clear();
     resting_.clear();
+    released_.clear();
     in_use_ = 0;
-    last_use_ = 0;
   };
   clear();
   const auto fail = [&](BuildStatus status, int64_t row)
@@ -133,7 +133,6 @@ DynamicTable::BuildStatus DynamicTable::Build(const TableColumns& columns,
       if (status != BuildStatus::kOk) {
         return fail(status, row);
       }
-      last_use_ = std::max(last_use_, use.last_use);
       ++num_in_use;
     }
     for (; next_fresh_ < row; ++next_fresh_) {
@@ -256,7 +255,8 @@ void DynamicTable::FindAndUse(const TableColumns& columns, int32_t clock,
 }
 
 bool DynamicTable::ReserveLists(int64_t num_rows) {
-  return Reserve(&free_, num_rows) && Reserve(&resting_, num_rows);
+  return Reserve(&free_, num_rows) && Reserve(&resting_, num_rows) &&
+         Reserve(&released_, num_rows);
 }
 
 int64_t DynamicTable::NumFresh(int64_t size) const {
@@ -382,6 +382,7 @@ Array<int32_t> DynamicTable::TakeResting(bool* has_memory) {
   if (*has_memory) {
     std::copy(resting_.begin(), resting_.end(), rows.begin());
     resting_.clear();
+    resting_.swap(released_);
   }
   return rows;
 }
@@ -540,19 +541,48 @@ int64_t DynamicTable::Evict(const TableColumns& columns, const void* vectors,
       // A row stays if it was used meanwhile, or has another key.
       if (HashKey(columns.key(row)) != hash ||
           !IsTaken(eviction, columns.use(row)) ||
-          !SegmentOf(stripe, hash).Erase(hash, row)) {
+          !TakeAway(columns, vectors, stripe, hash, row)) {
         continue;
       }
-      const MutexLock row_lock(RowLocks::Global().Of(vectors, row));
-      columns.set_key(row, 0);
-      columns.set_use(row, {RowUse::kRests, 0});
     }
-    --in_use_;
     ++num;
     const MutexLock lock(rows_mu_);
     resting_.push_back(row);
   }
   evicted_ += num;
+  return num;
+}
+
+bool DynamicTable::TakeAway(const TableColumns& columns, const void* vectors,
+                            Stripe& stripe, uint64_t hash, int32_t row) {
+  if (!SegmentOf(stripe, hash).Erase(hash, row)) {
+    return false;
+  }
+  const MutexLock row_lock(RowLocks::Global().Of(vectors, row));
+  columns.set_key(row, 0);
+  columns.set_use(row, {RowUse::kRests, 0});
+  --in_use_;
+  return true;
+}
+
+int64_t DynamicTable::Release(const TableColumns& columns, const void* vectors,
+                              const int64_t* keys, const int32_t* rows,
+                              int64_t size) {
+  int64_t num = 0;
+  for (int64_t i = 0; i < size; ++i) {
+    const uint64_t hash = HashKey(keys[i]);
+    Stripe& stripe = StripeOf(hash);
+    {
+      const MutexLock lock(stripe.mu);
+      if (rows[i] < 0 || !HasKey(columns, stripe, hash, keys[i], rows[i]) ||
+          !TakeAway(columns, vectors, stripe, hash, rows[i])) {
+        continue;
+      }
+    }
+    ++num;
+    const MutexLock lock(rows_mu_);
+    released_.push_back(rows[i]);
+  }
   return num;
 }
 
@@ -592,10 +622,20 @@ DynamicTable::Counts DynamicTable::counts() const {
     }
   }
   const MutexLock lock(rows_mu_);
-  bytes +=
-      static_cast<int64_t>((free_.size() + resting_.size()) * sizeof(int32_t));
+  bytes += static_cast<int64_t>(
+      (free_.size() + resting_.size() + released_.size()) * sizeof(int32_t));
   return {in_use_,  without_row_, admitted_, evicted_,
           refused_, dropped_,     bytes};
+}
+
+int32_t DynamicTable::MostRecentUse(const TableColumns& columns) const {
+  int32_t last_use = 0;
+  const int64_t end = first_unused_row();
+  for (int64_t row = options_.first_row; row < end; ++row) {
+    const RowUse use = columns.use(row);
+    last_use = use.is_in_use() ? std::max(last_use, use.last_use) : last_use;
+  }
+  return last_use;
 }
 
 int64_t DynamicTable::first_unused_row() const {

@@ -85,9 +85,6 @@ class DynamicTable {
   // with the error, and the table is empty.
   BuildStatus Build(const TableColumns& columns, int64_t* bad_row);
 
-  // The highest last use that Build() saw.
-  int32_t last_use() const { return last_use_; }
-
   // Sets rows[i] to the row of keys[i], or to kNoRow.
   void Find(const TableColumns& columns, const int64_t* keys, int64_t size,
             int32_t* rows, Sharder& sharder, bool* has_memory);
@@ -139,8 +136,14 @@ class DynamicTable {
                               RowOccurrence<uint32_t>* kept, int64_t* num_kept,
                               int64_t* bad);
 
-  // Returns the rows that were evicted before the call and still rest. They are
-  // put back as GiveBack() does it.
+  // Takes the rows from keys, for which Find() has found these, unless a key
+  // has another row by now. They rest until the second TakeResting(), since a
+  // maintenance may be about to begin. Returns how many it has taken.
+  int64_t Release(const TableColumns& columns, const void* vectors,
+                  const int64_t* keys, const int32_t* rows, int64_t size);
+
+  // Returns the rows that were evicted before the call, or released before the
+  // last one, and still rest. They are put back as GiveBack() does it.
   Array<int32_t> TakeResting(bool* has_memory);
   void PutBackResting(const int32_t* rows, int64_t size, int64_t build);
   // Makes rows from TakeResting() free, so that they can get keys again.
@@ -186,6 +189,9 @@ class DynamicTable {
               RowUse use);
 
   Counts counts() const;
+
+  // Returns the highest last use of a row in use, or 0.
+  int32_t MostRecentUse(const TableColumns& columns) const;
 
   // Returns the end of the rows that were ever used.
   int64_t first_unused_row() const;
@@ -245,20 +251,26 @@ class DynamicTable {
     return SegmentOf(stripe, hash).Find(hash, key, columns.keys()) == row;
   }
 
+  // Takes the row from its key, if it has one with this hash. Returns whether
+  // it did; the row is in no list then.
+  bool TakeAway(const TableColumns& columns, const void* vectors,
+                Stripe& stripe, uint64_t hash, int32_t row)
+      TF_SYNCREP_REQUIRES(stripe.mu);
+
   static bool IsTaken(const Eviction& eviction, RowUse use);
 
   const Options options_;
   int64_t num_segments_ = 1;  // in each stripe
   std::vector<std::unique_ptr<Stripe>> stripes_;
-  int32_t last_use_ = 0;
   std::atomic<uint32_t> next_stripe_{0};  // the next call begins here
 
   mutable Mutex rows_mu_;
   int64_t build_ TF_SYNCREP_GUARDED_BY(rows_mu_) = 0;
   int64_t next_fresh_ TF_SYNCREP_GUARDED_BY(rows_mu_);
-  // Both lists have room for all rows before next_fresh_.
+  // The lists have room for all rows before next_fresh_.
   std::vector<int32_t> free_ TF_SYNCREP_GUARDED_BY(rows_mu_);
   std::vector<int32_t> resting_ TF_SYNCREP_GUARDED_BY(rows_mu_);
+  std::vector<int32_t> released_ TF_SYNCREP_GUARDED_BY(rows_mu_);
 
   std::atomic<int64_t> in_use_{0};
   std::atomic<int64_t> without_row_{0};

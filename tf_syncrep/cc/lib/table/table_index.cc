@@ -19,8 +19,6 @@ DynamicTable::BuildStatus TableIndex::Build(const TableColumns& columns,
                                             int64_t* bad_table,
                                             int64_t* bad_row) {
   ++num_builds_;
-  former_clock_ = std::max<int32_t>(former_clock_, clock_);
-  int32_t clock = 0;
   for (int64_t i = 0; i < num_tables(); ++i) {
     const DynamicTable::BuildStatus status =
         tables_[i]->Build(columns, bad_row);
@@ -28,11 +26,8 @@ DynamicTable::BuildStatus TableIndex::Build(const TableColumns& columns,
       *bad_table = i;
       return status;
     }
-    clock = std::max(clock, tables_[i]->last_use());
   }
-  // Some rows may not have been through a maintenance since their last use.
-  clock_ = clock;
-  settled_before_ = clock;
+  SetBack(columns);
   return DynamicTable::BuildStatus::kOk;
 }
 
@@ -46,6 +41,17 @@ bool TableIndex::TryBeginMaintenance() {
 
 void TableIndex::EndMaintenance(int64_t build) {
   maintained_build_.compare_exchange_strong(build, 0);
+}
+
+void TableIndex::SetBack(const TableColumns& columns) {
+  int32_t clock = 0;
+  for (const std::unique_ptr<DynamicTable>& table : tables_) {
+    clock = std::max(clock, table->MostRecentUse(columns));
+  }
+  former_clock_ = std::max<int32_t>(former_clock_, clock_);
+  clock_ = clock;
+  // Some rows may not have been through a maintenance since their last use.
+  settled_before_ = clock;
 }
 
 void TableIndex::SetForward(int32_t last_use) {

@@ -60,6 +60,10 @@ class TableIndex {
   // The row may not have been through a maintenance since that use.
   void SetForward(int32_t last_use);
 
+  // Sets the clock to the highest last use of a row in use, as Build() does it:
+  // for rows that were given back the uses of an earlier state.
+  void SetBack(const TableColumns& columns);
+
   // Returns whether a maintenance may begin: whether none has begun since the
   // index was made, but for those that have ended.
   [[nodiscard]] bool TryBeginMaintenance();

@@ -36,7 +36,7 @@ from tf_syncrep.python.keras.compat.position import (
     set_initial_position,
 )
 from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import rounds_of
-from tf_syncrep.python.keras.tables.setting import unless_being_set
+from tf_syncrep.python.keras.tables.setting import being_set, unless_being_set
 
 
 @dataclasses.dataclass(frozen=True)
@@ -248,7 +248,9 @@ class Checkpoint(tf.keras.callbacks.Callback):
         """
         manifest = None
         if has_weights(self._model_or_raise) or self._engine.directory.manifests():
-            manifest = self._engine.restore(self._contents_of_model())
+            contents = self._contents_of_model()
+            with being_set:
+                manifest = self._engine.restore(contents)
         if manifest is None:
             self.restored = None
             return None

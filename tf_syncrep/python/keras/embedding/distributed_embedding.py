@@ -388,10 +388,11 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
         ]
         if _LAYOUT in saved:
             self._check_layout(store)
-        # This comes first, since it may refuse the file before anything is written.
-        dynamic_files.load(self._growing, store, key_of, self.name)
-        for name in fitting:
-            self._tables.write(name, store[key_of(name)][...])
+        with being_set:
+            # This comes first, since it may refuse the file before anything is written.
+            dynamic_files.load(self._growing, store, key_of, self.name)
+            for name in fitting:
+                self._tables.write(name, store[key_of(name)][...])
 
     def _check_layout(self, store: Any) -> None:
         """Raises if Keras would silently load slots of the file into wrong places."""

@@ -16,6 +16,7 @@ from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.tables import misfits, saved_layout
 from tf_syncrep.python.keras.tables.dynamic_tables import RESTS, DynamicTables, Rows
 from tf_syncrep.python.keras.tables.row_slots import all_row_slots
+from tf_syncrep.python.keras.tables.setting import being_set
 from tf_syncrep.python.keras.tables.trainers import trainers_of
 
 # These follow the key of a table, for what is saved of its rows beside the vectors. In
@@ -84,11 +85,13 @@ def load(tables: DynamicTables, store: Any, key_of: KeyOf, layer: str) -> None:
                 "tfs.keras.Checkpoint saves and restores slots of any optimizer in any "
                 "layout; or save the file from a model without an optimizer."
             )
-        _load_as_it_was(tables, by_name, store)
+        with being_set:
+            _load_as_it_was(tables, by_name, store)
         return
-    for name, (rows, vectors) in by_name.items():
-        found = tables.replace(name, rows.keys, rows.uses)
-        tables.write_values(found, vectors, tables.natives_of(name))
+    with being_set:
+        for name, (rows, vectors) in by_name.items():
+            values = [(tables.natives_of(name), vectors)]
+            tables.restore(name, rows.keys, rows.uses, values)
 
 
 def _load_as_it_was(
@@ -107,6 +110,7 @@ def _load_as_it_was(
             ]
             tables.reset(part, others)
             resting = np.asarray(store[f"{_RESTING}.{number}.{part_number}"][...])
+            tables.has_released |= len(resting) > 0
             tables.write_rows(part.uses, resting, np.tile(RESTS, (len(resting), 1)))
             for table in slab.tables:
                 rows, vectors = by_name[table.name]

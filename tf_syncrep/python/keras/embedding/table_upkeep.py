@@ -48,6 +48,7 @@ class TableUpkeep(tf.keras.callbacks.Callback):
         self._log_dirs = log_dirs
         self._writers: list[Any] | None = None
         self._maintains = maintains
+        self._every: int | None = None  # steps from one maintenance to the next
         self._steps: int | None = None  # since the last maintenance in this training
         self._has_maintained = not maintains  # or another does, and is not asked
         self._last_batch = -1
@@ -74,19 +75,19 @@ class TableUpkeep(tf.keras.callbacks.Callback):
         del logs
         self._steps = (self._steps or 0) + batch - self._last_batch
         self._last_batch = batch
-        if self._maintains:
-            maintenance = maintenance_of(self.model)
-            if maintenance is None:
-                self._maintains = False
-            elif self._steps >= maintenance.every:
-                self._maintain()
-                self._warn_of_full(counters_of(self.model))
+        if self._maintains and self._every is None:
+            self._every = steps_between(sizes_of(self.model).values())
+        if self._maintains and self._steps >= self._every:
+            self._maintain()
+            self._warn_of_full(counters_of(self.model))
 
     def _maintain(self) -> None:
         """Maintains the tables, unless an optimizer has it put off to a later batch."""
         self._steps = self._steps or 0
         maintenance = maintenance_of(self.model) if self._maintains else None
-        if maintenance is not None and maintenance.may_begin():
+        if maintenance is None:  # which a table that is set may change
+            self._steps = 0
+        elif maintenance.may_begin():
             self._steps = 0
             self._has_maintained = True
             own = self.model.optimizer  # None if the model's step has others

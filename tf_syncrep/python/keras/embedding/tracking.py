@@ -24,6 +24,7 @@ from tf_syncrep.python.embedding import layout
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.tables import saved_layout
 from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
+from tf_syncrep.python.keras.tables.setting import being_set
 from tf_syncrep.python.keras.tables.tables import Tables
 
 
@@ -52,21 +53,20 @@ def track_dynamic(layer: Any, tables: DynamicTables) -> None:
     for name in tables.variable_names:
         compat.untrack(layer, name)
     root = tf.train.Checkpoint()
-    state = _DynamicLayout(layer.name, saved_layout.as_json(tables.slabs))
+    state = _DynamicLayout(layer.name, tables)
     root.layout = state
     setattr(root, _name_of(state.layout), _numbered(tables.all_variables()))
     # In Keras 3 a path leads from optimizers to the variables themselves.
-    compat.track(
-        tables.all_trained()[0], "layout", _DynamicLayout(layer.name, state.layout)
-    )
+    compat.track(tables.all_trained()[0], "layout", _DynamicLayout(layer.name, tables))
     compat.track(layer, "_saved_dynamic_tables", root)
 
 
 class _DynamicLayout(tf.train.experimental.PythonState):
-    """Refuses tables that grow if their layout has changed."""
+    """Refuses tables that grow if their layout has changed, and has others give way."""
 
-    def __init__(self, layer_name: str, layout: str):
-        self._layer_name, self.layout = layer_name, layout
+    def __init__(self, layer_name: str, tables: DynamicTables):
+        self._layer_name, self._tables = layer_name, tables
+        self.layout = saved_layout.as_json(tables.slabs)
 
     def serialize(self) -> str:
         return self.layout
@@ -80,6 +80,9 @@ class _DynamicLayout(tf.train.experimental.PythonState):
                 "tf.train.Checkpoint knows nothing of keys: use tfs.keras.Checkpoint, "
                 "which restores them into any parts."
             )
+        for slab in self._tables.slabs:
+            for part in self._tables.parts(slab):
+                self._tables.give_way(part)
 
 
 class _State(tf.train.experimental.PythonState):
@@ -146,11 +149,12 @@ class _Layout(tf.train.experimental.PythonState):
                 for slab in slabs
                 for part_number in range(slab.num_parts)
             ]
-            for name, receiver in _named(receivers):
-                setattr(parts, name, receiver)
-                if not receiver.has_received:
-                    # It was restored by a path through an optimizer.
-                    raise self.error(saved)
+            with being_set:
+                for name, receiver in _named(receivers):
+                    setattr(parts, name, receiver)
+                    if not receiver.has_received:
+                        # It was restored by a path through an optimizer.
+                        raise self.error(saved)
         finally:
             delattr(self._root, _name_of(saved))
 

@@ -93,17 +93,25 @@ class InProcessRounds(Rounds):
 
     def finish(self, *, flush: bool) -> None:
         """Applies or drops the gradients of an incomplete last round."""
-        pending = int(self._pending.numpy())
-        if pending:
-            if flush:
+        if flush:
+            pending = int(self._pending.numpy())
+            if pending:
                 self._apply()
-            else:
-                self._end_round()
+        else:
+            pending = self.drop()
+        if pending:
             say_last_round(pending, flush)
 
     def close(self) -> None:
         """Drops the gradients of a round that a training has left."""
         self.finish(flush=False)
+
+    def drop(self) -> int:
+        """Drops the gradients of the open round; returns how many."""
+        pending = int(self._pending.numpy())
+        if pending:
+            self._end_round()
+        return pending
 
     def begin_maintenance(self) -> bool:
         """Returns whether rows of tables may be removed now: once in each round.

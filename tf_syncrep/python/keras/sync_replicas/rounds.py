@@ -93,6 +93,10 @@ class Rounds:
         """
         return not self.maintains_tables
 
+    def drop(self) -> int:
+        """Drops the gradients of the open round; returns how many."""
+        return 0
+
     def add_observer(self, observer: Observer) -> None:
         """Adds an observer, called from the next training on."""
         del observer

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.optimizers.saved_optimizers import optimizer_from
@@ -109,6 +110,16 @@ class RoundsOptimizer(WrapperOptimizer):
     def begin_maintenance(self) -> bool:
         """Returns whether rows of tables may be removed now; then they have to be."""
         return self._rounds.begin_maintenance()
+
+    def drop_gradients(self, reason: str) -> None:
+        """Drops the gradients that wait for the end of a round, and says so."""
+        if dropped := self._rounds.drop():
+            logging.warning(
+                "%s: dropped %d gradients of an incomplete round, since %s.",
+                type(self).__name__,
+                dropped,
+                reason,
+            )
 
     def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
         """Ends a training; called by `fit`.

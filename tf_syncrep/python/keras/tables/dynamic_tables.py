@@ -16,14 +16,18 @@ from tf_syncrep.python.embedding.lookup import Feature, look_up_by_slab
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.tables.dynamic import Dynamic, RowInitializer
 from tf_syncrep.python.keras.tables.row_slots import RowSlot, all_row_slots
-from tf_syncrep.python.keras.tables.setting import being_set, keep
+from tf_syncrep.python.keras.tables.setting import being_set, check_numbers, keep
 from tf_syncrep.python.keras.tables.stacked_tables import (
     CHUNK_BYTES,
     PartsBySlab,
     StackedTables,
     note_made,
 )
-from tf_syncrep.python.keras.tables.trainers import note_trainers, trainers_of
+from tf_syncrep.python.keras.tables.trainers import (
+    drop_gradients,
+    note_trainers,
+    trainers_of,
+)
 from tf_syncrep.python.keras.tables.variables import CASTING, part_name
 from tf_syncrep.python.keras.tables.whole_variables import warn_of_whole_variables
 from tf_syncrep.python.ops import table_ops
@@ -40,6 +44,8 @@ COUNTERS = (
     "index_bytes",
 )
 
+# An import says so if it needs rows that rest, or that other keys have.
+_NO_ROOM = "must be enough for its keys"
 # The uses that mark a row which was removed, but is not free yet.
 RESTS = (table_ops.RESTS, 0)
 
@@ -89,6 +95,8 @@ class DynamicTables(StackedTables):
         self._keys: dict[str, list[Any]] = {}
         self._uses: dict[str, list[Any]] = {}
         self._indices: dict[str, list[Any]] = {}
+        #: Whether rows rest, or have rested, since a table was set.
+        self.has_released = False
         # The copies that stand in for the tables while a model is traced for serving.
         self.served: dict[str, ServedTable] | None = None
 
@@ -97,6 +105,13 @@ class DynamicTables(StackedTables):
         """Whether the layer is trainable now, and so those tables that ever are."""
         layer = self._layer()
         return layer is not None and layer.trainable
+
+    def loses_rows(self) -> bool:
+        """Returns whether rows have to be maintained now."""
+        sizes = self.sizes_in_training().values()
+        return self.are_trainable and (
+            self.has_released or any(size.evicts for size in sizes)
+        )
 
     def sizes_in_training(self) -> dict[str, Dynamic]:
         """Returns the settings of the tables that train now, by name."""
@@ -255,23 +270,33 @@ class DynamicTables(StackedTables):
         return look_up_by_slab(self.slabs, features, look_up_in)
 
     def reset(self, part: Part, slots: Sequence[tuple[Any, float]]) -> None:
-        """Frees all rows of a part, whatever table they belong to."""
-        for variable, initial in [
-            (part.vectors, 0),
-            (part.keys, 0),
-            (part.uses, 0),
-            *slots,
-        ]:
-            with tf.device(variable.device):
-                value = (
-                    tf.fill(variable.shape, tf.cast(initial, variable.dtype))
-                    if initial
-                    else table_ops.table_zeros(variable.shape, variable.dtype)
-                )
-                # Since rows of it were read, TensorFlow would copy the value, all of
-                # which would take memory then.
-                tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
-                variable.assign(value)
+        """Frees all rows of a part at once, whatever table they belong to."""
+        with being_set:
+            self.give_way(part)
+            for variable, initial in [
+                (part.vectors, 0),
+                (part.keys, 0),
+                (part.uses, 0),
+                *slots,
+            ]:
+                with tf.device(variable.device):
+                    value = (
+                        tf.fill(variable.shape, tf.cast(initial, variable.dtype))
+                        if initial
+                        else table_ops.table_zeros(variable.shape, variable.dtype)
+                    )
+                    # Since rows of it were read, TensorFlow would copy the value, all
+                    # of which would take memory then.
+                    tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
+                    variable.assign(value)
+
+    def give_way(self, part: Part) -> None:
+        """Prepares for other rows in the place of all those of a part.
+
+        Gradients that optimizers have collected name rows by number, and are dropped.
+        """
+        drop_gradients(self)
+        keep(part.vectors)
 
     def add_rows(
         self, name: str, part: Part, keys: Any, last_use: Any, counts: Any
@@ -282,51 +307,17 @@ class DynamicTables(StackedTables):
         `last_use`: int32 of shape `[n]`: when each was used last. `counts`: int32 of
         shape `[n]`: how often each was used. Returns int32 of shape `[n]`, the rows.
         """
-        slab, table = self._slab_of[name], self.by_name[name]
         return table_ops.table_import(
             part.index,
             part.vectors.handle,
             part.keys.handle,
             part.uses.handle,
-            slab.index(table),
+            self._number_of(name),
             keys,
             last_use,
             counts,
             dtype=part.vectors.dtype,
         )
-
-    def _free_rows(
-        self, part: Part, rows: np.ndarray, slots: Sequence[RowSlot]
-    ) -> None:
-        """Frees rows of a part, in use or at rest; their slots begin anew."""
-        keep(part.vectors, rows)
-        for slot in slots:
-            shape = (len(rows), *slot.variable.shape[1:])
-            initial = np.broadcast_to(np.float64(slot.initial), shape)
-            self.write_rows(slot.variable, rows, initial)
-        # The whole variable is assigned, which has the index made anew.
-        zeros = tf.zeros([len(rows), 2], tf.int32)
-        part.uses.assign(
-            tf.tensor_scatter_nd_update(part.uses, rows[:, np.newaxis], zeros)
-        )
-
-    def _rows_to_free(
-        self, name: str, part: Part, num_keys: int, keeps_all: bool
-    ) -> np.ndarray:
-        """Returns the rows of a table in a part that are freed before it is set."""
-        if keeps_all and not self.sizes[name].evicts:
-            return np.zeros([0], np.int32)
-        slab, table = self._slab_of[name], self.by_name[name]
-        begin, size = slab.first_row(table), slab.capacity(table)
-        with tf.device(part.uses.device):
-            uses = tf.convert_to_tensor(part.uses)[begin : begin + size]
-            # A row that rests has slots, too.
-            is_freed = tf.reduce_any(tf.not_equal(uses, 0), axis=1)
-            if keeps_all:
-                rests = tf.reduce_all(tf.equal(uses, [RESTS]), axis=1)
-                is_needed = num_keys > size - tf.math.count_nonzero(rests)
-                is_freed = rests & is_needed
-            return tf.cast(begin + tf.where(is_freed)[:, 0], tf.int32).numpy()
 
     def stats(self) -> dict[str, dict[str, int]]:
         """Returns the sums of all parts' counters, by names of table and counter."""
@@ -367,16 +358,9 @@ class DynamicTables(StackedTables):
 
     def rows_of(self, name: str) -> Rows:
         """Returns the rows in use of a table, by ascending key."""
-        slab, table = self._slab_of[name], self.by_name[name]
         of_parts = []
-        for part_number, part in enumerate(self.parts(slab)):
-            with tf.device(part.vectors.device):
-                found = table_ops.table_export(
-                    part.index,
-                    part.keys.handle,
-                    part.uses.handle,
-                    table=slab.index(table),
-                )
+        for part_number, part in enumerate(self.parts(self._slab_of[name])):
+            found = self._export(name, part)
             uses = np.stack([found.last_uses.numpy(), found.counts.numpy()], axis=1)
             part_numbers = np.full(len(uses), part_number, np.int32)
             of_parts.append(
@@ -386,9 +370,20 @@ class DynamicTables(StackedTables):
         order = np.argsort(whole.keys, kind="stable")
         return Rows(*(x[order] for x in whole))
 
+    def _export(self, name: str, part: Part) -> table_ops.TableExport:
+        with tf.device(part.vectors.device):
+            return table_ops.table_export(
+                part.index, part.keys.handle, part.uses.handle, self._number_of(name)
+            )
+
+    def _number_of(self, name: str) -> int:
+        """Returns the number of a table in its slab."""
+        return self._slab_of[name].index(self.by_name[name])
+
     def resting_rows(self, slab: DynamicSlab, part: Part) -> np.ndarray:
         """Returns the rows of a part that were removed, but are not free yet."""
-        if not any(self.sizes[table.name].evicts for table in slab.tables):
+        evicts = any(self.sizes[table.name].evicts for table in slab.tables)
+        if not evicts and not self.has_released:
             return np.zeros([0], np.int32)
         with tf.device(part.uses.device):
             rests = tf.reduce_all(tf.equal(part.uses, [RESTS]), axis=1)
@@ -427,9 +422,7 @@ class DynamicTables(StackedTables):
         there is room for.
         """
         keys, vectors = self.checked(name, table)
-        with being_set:
-            rows = self.replace(name, keys)
-            self.write_values(rows, vectors, self.natives_of(name))
+        self.restore(name, keys, None, [(self.natives_of(name), vectors)])
 
     def checked(self, name: str, table: Any) -> tuple[np.ndarray, np.ndarray]:
         """Checks keys and vectors as `write` does, and leaves the table as it is."""
@@ -452,65 +445,88 @@ class DynamicTables(StackedTables):
                 f"{own.width}]. Received: keys of shape {list(keys.shape)} and vectors "
                 f"of shape {list(vectors.shape)}"
             )
+        check_numbers(name, vectors)
         keys = keys.astype(np.int64)
         sorted_keys = np.sort(keys)
         if (twice := sorted_keys[1:][sorted_keys[1:] == sorted_keys[:-1]]).size:
             raise ValueError(
                 f"Keys of table {name!r} must differ. Received: key {twice[0]} twice"
             )
-        self._owners(name, keys)
+        self.owners(name, keys)
         return keys, vectors
 
-    def replace(
-        self, name: str, keys: np.ndarray, uses: np.ndarray | None = None
-    ) -> Rows:
-        """Gives a table these keys, and no others.
+    def restore(
+        self,
+        name: str,
+        keys: np.ndarray,
+        uses: np.ndarray | None,
+        values: Sequence[tuple[Sequence[Any], np.ndarray]],
+    ) -> None:
+        """Gives a table these keys, and no others, and values of their rows.
 
-        If all present keys of the table are among these, they keep their rows.
-        Otherwise slots of all rows begin anew. Rows that rest are freed now if keys
-        need them.
+        Keys that stay keep their rows, and slots that are not among the values. Rows of
+        others rest, since gradients that wait or are under way name rows by number. If
+        there is no room for that, they are free at once, and gradients that optimizers
+        have collected are dropped.
 
         `keys`: int64 of shape `[n]`, all different. `uses`: int32 of shape `[n, 2]`, as
         in `Rows`; None for those that they have, and those of new keys, which are used
-        now. Raises ValueError: a part has no room for so many; nothing was written.
+        now. `values`: arrays of shape `[n, ...]`, each after the variables that hold
+        them: the parts, or one beside each. Raises ValueError: a part has no room for
+        so many; nothing was written.
         """
-        part_numbers = self._owners(name, keys)
+        part_numbers = self.owners(name, keys)
         rows = np.empty(len(keys), np.int32)
-        present = self.rows_of(name)
-        keeps_all = bool(np.isin(present.keys, keys).all())
-        if uses is None:
-            uses = np.full([len(keys), 2], [table_ops.NOW, 1], np.int32)
-            if not keeps_all:  # Those that stay get new rows.
-                stays, at = _places(present.keys, keys)
-                uses[stays] = present.uses[at]
-        parts = self.parts(self._slab_of[name])
-        num_keys = np.bincount(part_numbers, minlength=len(parts))
-        freed = [
-            self._rows_to_free(name, part, num, keeps_all)
-            for part, num in zip(parts, num_keys, strict=True)
-        ]
-        slots = all_row_slots(trainers_of(self), self) if any(map(len, freed)) else {}
-        for part_number, part in enumerate(parts):
-            (here,) = np.nonzero(part_numbers == part_number)
-            with tf.device(part.vectors.device):
-                if len(rows_here := freed[part_number]):
-                    self._free_rows(part, rows_here, slots.get(id(part.vectors), []))
-                rows[here] = self.add_rows(
-                    name,
-                    part,
-                    tf.constant(keys[here], tf.int64, [len(here)]),
-                    tf.constant(uses[here, 0], tf.int32, [len(here)]),
-                    tf.constant(uses[here, 1], tf.int32, [len(here)]),
-                ).numpy()
-        return Rows(keys, uses, part_numbers, rows)
+        with being_set:
+            for part_number, part in enumerate(self.parts(self._slab_of[name])):
+                (here,) = np.nonzero(part_numbers == part_number)
+                rows[here] = self._replace(
+                    name, part, keys[here], None if uses is None else uses[here]
+                )
+            for variables, of_rows in values:
+                for part_number, variable in enumerate(variables):
+                    here = part_numbers == part_number
+                    self.write_rows(variable, rows[here], of_rows[here])
 
-    def write_values(
-        self, rows: Rows, values: np.ndarray, variables: Sequence[Any]
-    ) -> None:
-        """Sets the values of rows, in one variable beside each part or in the parts."""
-        for part_number, part in enumerate(variables):
-            here = rows.part_numbers == part_number
-            self.write_rows(part, rows.rows[here], values[here])
+    def _replace(
+        self, name: str, part: Part, keys: np.ndarray, uses: np.ndarray | None
+    ) -> np.ndarray:
+        """Gives a part these keys of a table, and no others; returns their rows."""
+
+        def release(rests: bool, slots: Sequence[RowSlot] = ()) -> None:
+            # Training may have made rows for some only now.
+            others = np.setdiff1d(self._export(name, part).keys, keys)
+            released = table_ops.table_release(
+                part.index,
+                part.vectors.handle,
+                part.keys.handle,
+                part.uses.handle,
+                self._number_of(name),
+                others,
+                rests=rests,
+                sets_back=uses is not None,
+                slots=[slot.variable.handle for slot in slots],
+                slot_initials=[slot.initial for slot in slots],
+                dtype=part.vectors.dtype,
+            )
+            self.has_released |= rests and int(released) > 0
+
+        new = np.full([len(keys), 2], [table_ops.NOW, 1], np.int32)
+        last_use, counts = (new if uses is None else uses).T
+        rows = None
+        with tf.device(part.vectors.device):
+            while rows is None:
+                try:
+                    rows = self.add_rows(name, part, keys, last_use, counts).numpy()
+                except tf.errors.ResourceExhaustedError as error:
+                    if _NO_ROOM not in error.message:
+                        raise
+                    drop_gradients(self)
+                    slots = all_row_slots(trainers_of(self), self)
+                    release(rests=False, slots=slots.get(id(part.vectors), []))
+            # A table that is not trained has no gradients, and is never maintained.
+            release(rests=self._slab_of[name].trainable)
+        return rows
 
     def write_rows(self, variable: Any, rows: np.ndarray, values: np.ndarray) -> None:
         """Sets the values of rows of one variable."""
@@ -526,7 +542,7 @@ class DynamicTables(StackedTables):
         """TensorFlow's variables with the vectors of the slab of a table."""
         return [part.vectors for part in self.parts(self._slab_of[name])]
 
-    def _owners(self, name: str, keys: np.ndarray) -> np.ndarray:
+    def owners(self, name: str, keys: np.ndarray) -> np.ndarray:
         """Returns the part of each key; checks that there is room for all."""
         slab, table = self._slab_of[name], self.by_name[name]
         part_numbers = dynamic_lookup.owners(keys, slab.num_parts)
@@ -556,13 +572,6 @@ def _variable(add_weight, slab, part_number, kind, shape, dtype="int64"):
 def _zeros(shape, dtype=None, **kwargs):
     del kwargs
     return table_ops.table_zeros(shape, dtype)
-
-
-def _places(present, keys):
-    """Returns which keys are among the present ones, ascending, and where."""
-    at = np.searchsorted(present, keys)
-    stays = np.isin(keys, present)
-    return stays, at[stays]
 
 
 def _chunks(places, part):

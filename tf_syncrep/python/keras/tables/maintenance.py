@@ -194,14 +194,14 @@ def maintenance_of(model: Any) -> Maintenance | None:
     """Returns the maintenance of a built model's tables; None if no rows can go now."""
     variables = [compat.native(v) for v in model.variables]
     tables = tables_with(DynamicTables, variables)
-    optimizers = _trainers_of(tables)
-    slots = [slot for optimizer in optimizers for slot in variables_of(optimizer)]
-    key = [*map(id, variables), *map(id, optimizers), *map(id, slots)]
     for x in tables:
         x.has_rested |= not x.are_trainable
-        key.append(x.are_trainable)
+    optimizers = _trainers_of(tables)
+    slots = [slot for optimizer in optimizers for slot in variables_of(optimizer)]
+    losing = [x for x in tables if x.loses_rows()]
+    key = [*map(id, variables), *map(id, optimizers), *map(id, slots), *map(id, losing)]
     if model not in _kept or _kept[model][0] != key:
-        _kept[model] = key, _maintenance(variables, optimizers)
+        _kept[model] = key, Maintenance(losing, optimizers) if losing else None
     return _kept[model][1]
 
 
@@ -209,15 +209,9 @@ def maintenance_of_update(
     optimizer: Any, variables: Sequence[Any]
 ) -> Maintenance | None:
     """Returns the maintenance of an optimizer that maintains tables in its updates."""
-    return _maintenance(variables, [optimizer], trained_only=True)
-
-
-def _maintenance(variables, optimizers, trained_only=False):
-    tables = tables_with(DynamicTables, variables, trained_only)
-    evicting = [
-        x for x in tables if any(size.evicts for size in x.sizes_in_training().values())
-    ]
-    return Maintenance(evicting, optimizers) if evicting else None
+    tables = tables_with(DynamicTables, variables, trained_only=True)
+    losing = [x for x in tables if x.loses_rows()]
+    return Maintenance(losing, [optimizer]) if losing else None
 
 
 def _trainers_of(several):

@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
+from tf_syncrep.python.keras.tables.setting import being_set
 from tf_syncrep.python.keras.tables.stacked_tables import StackedTables
 
 _here = threading.local()
@@ -33,7 +34,8 @@ def note_skip_mismatch() -> None:
     def load_weights(self, filepath, skip_mismatch=False, *args, **kwargs):
         before, _here.skipped = _skipped(), set() if skip_mismatch else None
         try:
-            return stock(self, filepath, skip_mismatch, *args, **kwargs)
+            with being_set:  # No checkpoint has some of it.
+                return stock(self, filepath, skip_mismatch, *args, **kwargs)
         finally:
             _here.skipped = before
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tf_syncrep.python.ops import checkpoint_ops
@@ -22,6 +23,19 @@ def unless_being_set(function: Callable[[], None]) -> Callable[[], None]:
             function()
 
     return wait_and_call
+
+
+def check_numbers(name: str, values: np.ndarray) -> None:
+    """Raises ValueError if values of a table cannot be cast to those of a variable."""
+    try:
+        dtype = tf.as_dtype(values.dtype)
+    except TypeError:  # TensorFlow does not know it.
+        dtype = tf.string
+    if not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
+        raise ValueError(
+            f"Values of table {name!r} must be real numbers. Received: values of dtype "
+            f"{values.dtype}"
+        )
 
 
 def copies_of(variable: Any) -> Sequence[Any]:

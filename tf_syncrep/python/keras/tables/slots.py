@@ -92,7 +92,7 @@ def _load(optimizer, by_name, store):
             if isinstance(tables, DynamicTables):
                 # If the layer was loaded before, its rows stay where they are.
                 of_rows = (np.asarray(store[key + x][...]) for x in (_KEYS, _USES))
-                tables.write_values(tables.replace(name, *of_rows), value, slots)
+                tables.restore(name, *of_rows, [(slots, value)])
             else:
                 tables.write(name, value, slots)
             continue
@@ -113,6 +113,7 @@ def _check(store, key, tables, slots, name):
     if not isinstance(tables, DynamicTables):
         tables.check_shape(name, store[key], slots)
         return
+    tables.owners(name, np.asarray(store[key + _KEYS][...]))
     shape = (*store[key + _KEYS].shape, *slots[0].shape[1:])
     if tuple(store[key].shape) != shape:
         raise ValueError(

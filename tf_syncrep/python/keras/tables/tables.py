@@ -11,7 +11,12 @@ import tensorflow as tf
 from tf_syncrep.python.embedding import layout, lookup
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.tables.initial_values import initial_rows
-from tf_syncrep.python.keras.tables.setting import being_set, copies_of, keep
+from tf_syncrep.python.keras.tables.setting import (
+    being_set,
+    check_numbers,
+    copies_of,
+    keep,
+)
 from tf_syncrep.python.keras.tables.stacked_tables import (
     CHUNK_BYTES,
     PartsBySlab,
@@ -155,6 +160,7 @@ class Tables(StackedTables):
                 f"{type(values).__name__}"
             ) from None
         self.check_shape(name, array, slots)
+        check_numbers(name, array)
         return array
 
     def check_shape(

@@ -35,6 +35,13 @@ def trainers_of(tables: DynamicTables) -> list[Any]:
     return list(_trainers.get(tables, ()))
 
 
+def drop_gradients(tables: DynamicTables) -> None:
+    """Has optimizers drop what they have collected, before rows get other keys."""
+    for optimizer in trainers_of(tables):
+        if hasattr(optimizer, "drop_gradients"):
+            optimizer.drop_gradients("rows of tables have other keys now")
+
+
 def note_trainer(optimizer: Any, variables: Sequence[Any]) -> None:
     """Notes an optimizer if tables that grow are among what it will train.
 

@@ -134,16 +134,28 @@ def asynchronous(strategy):
         model, tf.data.Dataset.from_tensors(unknown), verbose=0
     )
     (bias,) = keras_variants.native(model.dense.bias).numpy()
+    stats_after = model.embedding.table_stats()
+    tables, weights = as_lists(model.tables()), model.get_weights()
+    few = {
+        name: table._replace(keys=table.keys[:3], vectors=table.vectors[:3])
+        for name, table in model.tables().items()
+    }
+    model.embedding.set_embedding_tables(few)
+    set_tables = as_lists(model.tables())
+    model.set_weights(weights)
     return {
+        "few": as_lists(few),
+        "set": set_tables,
+        "set_by_weights": as_lists(model.tables()),
         "losses": history.history["loss"],
         "rows": history.history["tables/rows"],
         "evaluated": evaluated,
         "stats": stats,
-        "stats_after": model.embedding.table_stats(),
+        "stats_after": stats_after,
         "of_unknown": np.unique(predicted).tolist(),
         "bias": float(bias),
         "devices": [keras_variants.native(x).device for x in model.embedding.variables],
-        "tables": as_lists(model.tables()),
+        "tables": tables,
     }
 
 
@@ -325,6 +337,13 @@ def test_workers_meet_new_keys_and_evaluation_makes_none(training):
     assert result["losses"][-1] < 0.7 * result["losses"][0]
     # Ids without a row have zeros, so only the bias remains.
     np.testing.assert_allclose(result["of_unknown"], result["bias"], rtol=1e-6)
+
+
+def test_tables_on_servers_are_set_by_key_and_by_weights(training):
+    result = training["asynchronous"]
+    for name in models.SIZES:
+        assert_same(result["set"][name], result["few"][name])
+        assert_same(result["set_by_weights"][name], result["tables"][name])
 
 
 def test_each_server_has_vectors_keys_and_uses_of_its_part(training):

@@ -157,7 +157,7 @@ Files depend on it.
 
 ids: For each feature its ids, of any shape.
 requests: For each shard a vector: for each table the number of its keys, and then the
-  keys, table by table, each once, ascending.
+  keys, table by table, each once. Their order depends on all ids, on nothing else.
 places: For each feature, in the shape of its ids: the place of each id among the keys
   of all shards, of which those of shard 0 come first.
 Tids: For each feature, the type of its ids.

@@ -234,7 +234,7 @@ request: The request that TableFind had.
 rows: The rows that TableFind returned.
 gradient: The gradient of the values that TableFind returned.
 values: The gradient of each row.
-kept_rows: The rows, each once, ascending.
+kept_rows: The rows, in the order of their keys in the request.
 dtype: The type of the vectors.
 Tgrad: The type of the gradient: dtype or, for float, half or bfloat16.
 )doc");

@@ -632,20 +632,6 @@ def _updated_by_rule_in_graph(apply, slots, **options):
         return session.run(table).tolist()
 
 
-@_case("ops.accumulator_take_round_apply_adam_async_dense", **_DENSE)
-def take_round_apply(**options):
-    made = tfs.ops.dense_accumulator(tf.float32, [9, 1], mode="ROUND", counted=True)
-    tfs.ops.accumulator_apply_dense(made, 0, tf.ones([9, 1]))
-    return _updated_by(
-        tfs.ops.accumulator_take_round_apply_adam_async_dense,
-        handle=made,
-        round=0,
-        num_gradients=1,
-        dtype=tf.float32,
-        **options,
-    )
-
-
 def _updated_in_graph(apply, **options):
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         references = [

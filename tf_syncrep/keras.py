@@ -21,8 +21,8 @@ from tf_syncrep.python.keras.embedding.serving import (
 from tf_syncrep.python.keras.embedding.weights import show_tables_whole
 from tf_syncrep.python.keras.fit.api import evaluate, fit, predict
 from tf_syncrep.python.keras.fit.install import (
-    explain_stock_fit,
     install_fit,
+    stand_in_front,
     uninstall_fit,
 )
 from tf_syncrep.python.keras.optimizers.adagrad import Adagrad
@@ -83,7 +83,7 @@ __all__ = [
 ]
 
 explain_missing_cluster()
-explain_stock_fit()
+stand_in_front()
 show_tables_whole()
 note_skip_mismatch()
 export_for_serving()

@@ -1,8 +1,5 @@
 """The raw ops, documented; each is one op of the library at `library_path()`."""
 
-from tf_syncrep.python.ops.accumulator_adam_async_ops import (
-    accumulator_take_round_apply_adam_async_dense,
-)
 from tf_syncrep.python.ops.accumulator_ops import (
     AccumulatorStats,
     accumulator_apply_dense,
@@ -46,7 +43,6 @@ __all__ = [
     "accumulator_set_global_step",
     "accumulator_stats",
     "accumulator_take_dense",
-    "accumulator_take_round_apply_adam_async_dense",
     "accumulator_take_round_dense",
     "accumulator_take_round_sparse",
     "accumulator_take_sparse",

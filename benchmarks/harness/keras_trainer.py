@@ -292,7 +292,7 @@ class Coordinator(Trainer):
         counted = [(step, batch)]
         if name in self._updaters:
             rounds = self._trainings[name].optimizer._rounds
-            update = tf.function(rounds._updater._wait_and_apply)
+            update = tf.function(rounds._wait_and_apply)
             counted.append((update, tf.TensorSpec([], tf.int64)))
         with self._strategy.scope():
             return [

@@ -110,29 +110,6 @@ TYPED_TEST(DenseSumTest, SameBitsOnAnyThreadsAndInstructionSet) {
   }
 }
 
-TYPED_TEST(DenseSumTest, MergeAddsTheOther) {
-  const auto gradients = RandomGradients<TypeParam>(4, 500);
-  ThreadSharder sharder(2);
-  CpuDenseGradientSum<TypeParam> sums[2];
-  for (int i = 0; i < 4; ++i) {
-    OwnedBuffer given = NewBuffer<TypeParam>(500);
-    std::copy(gradients[i].begin(), gradients[i].end(),
-              static_cast<TypeParam*>(given.data));
-    ASSERT_TRUE(sums[i / 2].Add(given, 500, NewBuffer<SlotType<TypeParam>>,
-                                /*others_wait=*/i > 1, sharder));
-  }
-  sums[0].Merge(sums[1], sharder);
-  const OwnedBuffer result = sums[0].Finish(4, NewBuffer<TypeParam>, sharder);
-  const TypeParam* data = static_cast<const TypeParam*>(result.data);
-  for (int i = 0; i < 500; ++i) {
-    double expected = 0;
-    for (const auto& gradient : gradients) {
-      expected += Widen(gradient[i]) / 4;
-    }
-    EXPECT_NEAR(Widen(data[i]), expected, 0.01);
-  }
-}
-
 TYPED_TEST(DenseSumTest, WithoutMemoryNothingChanges) {
   ThreadSharder sharder(1);
   std::vector<TypeParam> gradient = RandomGradient<TypeParam>(10, 1);

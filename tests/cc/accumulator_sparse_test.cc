@@ -181,49 +181,6 @@ TYPED_TEST(SparseSumTest, SumsRowsInOrderOfArrival) {
   }
 }
 
-TYPED_TEST(SparseSumTest, MergeOfTwoSumsCountsGradientsApart) {
-  constexpr int64_t kRowSize = 3;
-  const auto gradients = RandomGradients<TypeParam>(30, 40, 30, kRowSize);
-  // One sum merges its gradients on the way, and the other does not. So what
-  // was merged comes before gradients of the same rows, and after them.
-  constexpr int64_t kNever = int64_t{1} << 40;
-  for (const auto& [bytes_of_first, bytes_of_second] :
-       {std::pair<int64_t, int64_t>(1000, kNever), {kNever, 1000}}) {
-    for (const Reduction reduction : kReductions) {
-      ThreadSharder sharder(2);
-      const auto memory = std::make_shared<SparseSumMemory>();
-      SparseGradientSum<TypeParam> first(memory, BestCpuLevel(),
-                                         bytes_of_first);
-      SparseGradientSum<TypeParam> second(memory, BestCpuLevel(),
-                                          bytes_of_second);
-      AddTo(first, gradients, 0, 12, kRowSize, sharder);
-      AddTo(second, gradients, 12, 25, kRowSize, sharder);
-      first.Merge(second, sharder);
-      AddTo(first, gradients, 25, 30, kRowSize, sharder);
-      EXPECT_EQ(first.error(), nullptr);
-      // Sums of sums are added.
-      const double tolerance = sizeof(TypeParam) > 2 ? 1e-4 : 0.1;
-      ExpectResult(Finish(first, reduction, 30, kRowSize, sharder),
-                   Expected(gradients, reduction, kRowSize), tolerance);
-    }
-  }
-}
-
-TYPED_TEST(SparseSumTest, MergesWithASumOfNothing) {
-  ThreadSharder sharder(1);
-  const auto gradients = RandomGradients<TypeParam>(1, 40, 30, 3);
-  for (const bool is_first : {true, false}) {
-    const auto memory = std::make_shared<SparseSumMemory>();
-    SparseGradientSum<TypeParam> sums[2] = {
-        SparseGradientSum<TypeParam>(memory),
-        SparseGradientSum<TypeParam>(memory)};
-    AddTo(sums[is_first ? 0 : 1], gradients, 0, 1, 3, sharder);
-    sums[0].Merge(sums[1], sharder);
-    ExpectResult(Finish(sums[0], Reduction::kMean, 1, 3, sharder),
-                 Expected(gradients, Reduction::kMean, 3), 0);
-  }
-}
-
 TEST(SparseSumOfFloatTest, SameBitsOnAnyThreadsAndInstructionSet) {
   constexpr int64_t kRowSize = 33;
   const auto gradients = RandomGradients<float>(6, 20000, 9000, kRowSize);
@@ -282,24 +239,6 @@ TEST(SparseSumOfFloatTest, HoldsFewTimesAsManyRowsAsThereAreDifferentOnes) {
     ExpectResult(Finish(sum, Reduction::kMean, 100, kRowSize, sharder),
                  Expected(gradients, Reduction::kMean, kRowSize), 0);
   }
-}
-
-TEST(SparseSumOfFloatTest, SumsThatAreMergedAreHeldAsFewTimes) {
-  ThreadSharder sharder(1);
-  const auto memory = std::make_shared<SparseSumMemory>();
-  SparseGradientSum<float> sum(memory, BestCpuLevel(), 1);
-  const Gradient<float> gradient = RandomGradient<float>(300, 500, 2, 1);
-  for (int i = 0; i < 100; ++i) {
-    SparseGradientSum<float> newer(memory, BestCpuLevel(), 1 << 20);
-    ASSERT_TRUE(newer.Add(ArrayOf(gradient.rows), 2, NotOurs(gradient.values),
-                          sharder));
-    sum.Merge(newer, sharder);
-    ASSERT_LE(sum.num_held_rows(), 4 * 300);
-  }
-  ExpectResult(Finish(sum, Reduction::kMean, 100, 2, sharder),
-               Expected(std::vector<Gradient<float>>(100, gradient),
-                        Reduction::kMean, 2),
-               1e-4);
 }
 
 TEST(SparseSumOfFloatTest, AGradientWithoutRowsSaysNothingOfTheirSize) {
@@ -384,23 +323,6 @@ TEST(SparseSumOfFloatTest, SumsOfManyRows) {
     AddTo(sum, gradients, 0, 2, row_size, sharder);
     ExpectResult(Finish(sum, Reduction::kMean, 2, row_size, sharder),
                  Expected(gradients, Reduction::kMean, row_size), 0);
-  }
-}
-
-TEST(SparseSumOfFloatTest, RowsBeyond32Bits) {
-  auto gradients = RandomGradients<float>(4, 3000, 500, 4);
-  for (auto& gradient : gradients) {
-    for (int64_t& row : gradient.rows) {
-      row <<= 40;
-    }
-  }
-  for (const int64_t min_merge_bytes : kMinMergeBytes) {
-    ThreadSharder sharder(2);
-    SparseGradientSum<float> sum(std::make_shared<SparseSumMemory>(),
-                                 BestCpuLevel(), min_merge_bytes);
-    AddTo(sum, gradients, 0, 4, 4, sharder);
-    ExpectResult(Finish(sum, Reduction::kMean, 4, 4, sharder),
-                 Expected(gradients, Reduction::kMean, 4), 0);
   }
 }
 

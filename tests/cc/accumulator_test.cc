@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/cc/thread_sharder.h"
 
 namespace tf_syncrep {
 namespace {
@@ -26,10 +25,6 @@ using PushResult = Accumulator::PushResult;
 // A sum of integers, one per gradient.
 class IntegerSum final : public GradientSum {
  public:
-  void Merge(GradientSum& other, Sharder& /*sharder*/) override {
-    total += static_cast<IntegerSum&>(other).total;
-  }
-
   int64_t held_bytes() const override { return 8; }
 
   int64_t total = 0;
@@ -43,23 +38,21 @@ class Fixture {
 
   PushResult Push(int64_t step, int64_t gradient,
                   const std::vector<int64_t>& shape = {}) {
-    ThreadSharder sharder(1);
     return accumulator.Push(
         step, shape,
         [gradient](GradientSum& sum, bool /*others_wait*/) {
           static_cast<IntegerSum&>(sum).total += gradient;
           return true;
         },
-        sharder, &held_shape);
+        &held_shape);
   }
 
   Accumulator accumulator;
   std::vector<int64_t> held_shape;  // of the last mismatch
 };
 
-int64_t Total(TakenGradients& taken) {
-  ThreadSharder sharder(1);
-  return static_cast<IntegerSum&>(taken.Merged(sharder)).total;
+int64_t Total(const TakenGradients& taken) {
+  return static_cast<IntegerSum&>(*taken.sum).total;
 }
 
 // A take and its result, from whichever thread.
@@ -72,7 +65,9 @@ struct Taker {
             })) {}
 
   bool waits() const { return !result.has_value(); }
-  bool cancelled() const { return result.has_value() && result->sums.empty(); }
+  bool cancelled() const {
+    return result.has_value() && result->sum == nullptr;
+  }
 
   std::optional<TakenGradients> result;
   std::shared_ptr<PendingTake> take;
@@ -124,7 +119,6 @@ TEST(AccumulatorTest, PushesAreToldOfOthersThatWaitAndTheLastOfNone) {
   Fixture f;
   std::vector<bool> told;  // guarded by the accumulator's lock
   const auto push = [&] {
-    ThreadSharder sharder(1);
     std::vector<int64_t> shape;
     f.accumulator.Push(
         0, {},
@@ -133,7 +127,7 @@ TEST(AccumulatorTest, PushesAreToldOfOthersThatWaitAndTheLastOfNone) {
           std::this_thread::yield();
           return true;
         },
-        sharder, &shape);
+        &shape);
   };
   // Waits until some have met at the lock.
   do {
@@ -223,20 +217,17 @@ TEST(AccumulatorTest, CancelAfterTheEndDoesNothing) {
   EXPECT_EQ(taker.result->num_gradients, 1);
 }
 
-TEST(AccumulatorTest, SetStepDiscardsOlderGradientsAndKeepsOthers) {
+TEST(AccumulatorTest, SetStepKeepsWhatIsHeld) {
   Fixture f;
   f.Push(0, 1);
   f.Push(3, 10);
-  f.Push(2, 100);
-  f.Push(3, 1000);
   EXPECT_EQ(f.accumulator.SetStep(3), 0);
-  EXPECT_EQ(f.accumulator.num_held(), 2);
-  Taker taker(1);
+  EXPECT_EQ(f.Push(2, 100), PushResult::kStale);
+  Taker taker(2);
   f.accumulator.Take(taker.take);
-  EXPECT_EQ(Total(*taker.result), 1010);
-  const AccumulatorStats stats = f.accumulator.stats();
-  EXPECT_EQ(stats.voided, 2);
-  ExpectBalanced(stats);
+  EXPECT_EQ(Total(*taker.result), 11);
+  EXPECT_EQ(f.accumulator.stats().voided, 0);
+  ExpectBalanced(f.accumulator.stats());
 }
 
 TEST(AccumulatorTest, SetStepMayGoBack) {
@@ -259,22 +250,7 @@ TEST(AccumulatorTest, ManyStepsAtOnceAreAllTaken) {
   Taker taker(20);
   f.accumulator.Take(taker.take);
   ASSERT_FALSE(taker.waits());
-  EXPECT_LE(taker.result->sums.size(),
-            static_cast<size_t>(Accumulator::kMaxSums));
   EXPECT_EQ(Total(*taker.result), expected);
-}
-
-TEST(AccumulatorTest, OfMoreStepsThanSumsTheOldestAreDiscardedTogether) {
-  Fixture f;
-  for (int64_t step = 0; step < 6; ++step) {
-    f.Push(step, int64_t{1} << step);
-  }
-  // Sums are kept for 0 to 2, 3, 4 and 5: nothing older than 2 stays in.
-  f.accumulator.SetStep(2);
-  Taker taker(1);
-  f.accumulator.Take(taker.take);
-  EXPECT_EQ(Total(*taker.result), 8 + 16 + 32);
-  ExpectBalanced(f.accumulator.stats());
 }
 
 TEST(AccumulatorTest, GradientsHeldTogetherHaveOneShape) {
@@ -292,18 +268,14 @@ TEST(AccumulatorTest, GradientsHeldTogetherHaveOneShape) {
 
 TEST(AccumulatorTest, WithoutMemoryNothingIsCounted) {
   Fixture f;
-  ThreadSharder sharder(1);
   std::vector<int64_t> shape;
   const auto fail = [](GradientSum&, bool) { return false; };
-  EXPECT_EQ(f.accumulator.Push(0, {}, fail, sharder, &shape),
-            PushResult::kOutOfMemory);
+  EXPECT_EQ(f.accumulator.Push(0, {}, fail, &shape), PushResult::kOutOfMemory);
   f.Push(0, 3);
-  EXPECT_EQ(f.accumulator.Push(0, {}, fail, sharder, &shape),
-            PushResult::kOutOfMemory);
+  EXPECT_EQ(f.accumulator.Push(0, {}, fail, &shape), PushResult::kOutOfMemory);
   EXPECT_EQ(f.accumulator.stats().pushed, 1);
   Taker taker(1);
   f.accumulator.Take(taker.take);
-  EXPECT_EQ(taker.result->sums.size(), 1u);
   EXPECT_EQ(Total(*taker.result), 3);
 }
 
@@ -321,12 +293,9 @@ class RoundTest : public testing::Test {
  protected:
   RoundTest() : f(AccumulatorMode::kRound) {}
 
-  bool TakeRound(int64_t round, int64_t n,
-                 const std::function<bool(const std::vector<int64_t>&)>&
-                     prepare = nullptr) {
+  bool TakeRound(int64_t round, int64_t n) {
     taken = {};
-    return f.accumulator.TakeRound(round, n, &taken, &held_round, &num_held,
-                                   prepare);
+    return f.accumulator.TakeRound(round, n, &taken, &held_round, &num_held);
   }
 
   Fixture f;
@@ -348,32 +317,11 @@ TEST_F(RoundTest, AnotherNumberIsRefusedAndChangesNothing) {
   for (const auto& [round, n] :
        {std::pair{4, 2}, {3, 1}, {5, 1}, {5, 0}, {4, 0}}) {
     EXPECT_FALSE(TakeRound(round, n)) << round << ", " << n;
-    EXPECT_TRUE(taken.sums.empty());
+    EXPECT_TRUE(taken.sum == nullptr);
     EXPECT_EQ(held_round, 4);
     EXPECT_EQ(num_held, 1);
   }
   EXPECT_TRUE(TakeRound(4, 1));
-}
-
-TEST_F(RoundTest, WhatCannotBePreparedIsNotTaken) {
-  const std::vector<int64_t> pushed_shape = {2, 3};
-  f.Push(4, 1, pushed_shape);
-  int num_calls = 0;
-  bool is_prepared = false;
-  const auto prepare = [&](const std::vector<int64_t>& shape) {
-    ++num_calls;
-    EXPECT_EQ(shape, pushed_shape);
-    return is_prepared;
-  };
-  EXPECT_FALSE(TakeRound(4, 2, prepare));
-  EXPECT_EQ(num_calls, 0) << "the round is not there";
-  EXPECT_FALSE(TakeRound(4, 1, prepare));
-  EXPECT_TRUE(taken.sums.empty());
-  EXPECT_EQ(f.accumulator.stats().held, 1);
-  is_prepared = true;
-  ASSERT_TRUE(TakeRound(4, 1, prepare));
-  EXPECT_EQ(num_calls, 2);
-  EXPECT_EQ(Total(taken), 1);
 }
 
 TEST_F(RoundTest, AnEmptyRoundCannotBeTaken) {
@@ -431,7 +379,6 @@ TEST(AccumulatorThreadsTest, NothingIsLostOrCountedTwice) {
     pushers.emplace_back([&f] {
       for (int k = 0; k < kPushes; ++k) {
         f.accumulator.num_held();
-        ThreadSharder sharder(1);
         std::vector<int64_t> shape;
         f.accumulator.Push(
             1 << 30, {},
@@ -439,7 +386,7 @@ TEST(AccumulatorThreadsTest, NothingIsLostOrCountedTwice) {
               ++static_cast<IntegerSum&>(sum).total;
               return true;
             },
-            sharder, &shape);
+            &shape);
       }
     });
   }
@@ -451,7 +398,7 @@ TEST(AccumulatorThreadsTest, NothingIsLostOrCountedTwice) {
         const auto take = std::make_shared<PendingTake>(
             1 + random() % 5, [&](TakenGradients taken) {
               ++told;
-              if (!taken.sums.empty()) {
+              if (taken.sum != nullptr) {
                 taken_gradients += taken.num_gradients;
                 taken_total += Total(taken);
               }

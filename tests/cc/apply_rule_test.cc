@@ -223,14 +223,6 @@ struct Table {
     return arrays;
   }
 
-  RuleArraysBefore<T> before() const {
-    RuleArraysBefore<T> before = {var.data()};
-    for (size_t slot = 0; slot < Rule::kSlots.size(); ++slot) {
-      before.slots[slot] = slots[slot].data();
-    }
-    return before;
-  }
-
   Row RowOf(int64_t index) const {
     Row row;
     for (int64_t i = index * row_size; i < (index + 1) * row_size; ++i) {
@@ -350,7 +342,7 @@ TYPED_TEST(ApplyRuleTest, DenseUpdateFollowsTheFormula) {
     typename TestFixture::RuleTable table(num_rows, row_size, 1);
     const auto before = table;
     const auto grad = RandomGradient<T>(num_rows * row_size, 2);
-    ApplyRule<T>(RuleOf<T>(this->rule_), num_rows, row_size, grad.data(), {},
+    ApplyRule<T>(RuleOf<T>(this->rule_), num_rows, row_size, grad.data(),
                  table.arrays(), sharder);
     for (int64_t row = 0; row < num_rows; ++row) {
       Doubles g;
@@ -377,7 +369,7 @@ TEST(FtrlTest, WhatHadNoGradientThatCanBeSquaredIsZero) {
       grad[68] = std::numeric_limits<float>::quiet_NaN();
       ApplyRule<float>(
           RuleOf<float>(rule, static_cast<CpuLevel>(level)), 1, 70, grad.data(),
-          {}, {var.data(), {accumulator.data(), linear.data()}}, sharder);
+          {var.data(), {accumulator.data(), linear.data()}}, sharder);
       for (size_t i = 0; i < 67; ++i) {
         EXPECT_EQ(var[i], 0) << i;
       }
@@ -391,22 +383,29 @@ TEST(FtrlTest, WhatHadNoGradientThatCanBeSquaredIsZero) {
   expect(Ftrl<float>{0.25f, -0.25f, 0, 0, 0, 0});
 }
 
-TYPED_TEST(ApplyRuleTest, DenseUpdateBesideAReaderGetsTheSameBits) {
-  using T = typename TestFixture::T;
-  ThreadSharder sharder(2);
-  for (const int64_t row_size : {1, 37}) {
-    const int64_t num_rows = 900;
-    const typename TestFixture::RuleTable old(num_rows, row_size, 3);
-    typename TestFixture::RuleTable in_place = old;
-    typename TestFixture::RuleTable copied(num_rows, row_size, 4);
-    const auto grad = RandomGradient<T>(num_rows * row_size, 5);
-    const auto rule = RuleOf<T>(this->rule_);
-    ApplyRule<T>(rule, num_rows, row_size, grad.data(), {}, in_place.arrays(),
-                 sharder);
-    ApplyRule<T>(rule, num_rows, row_size, grad.data(), old.before(),
-                 copied.arrays(), sharder);
-    EXPECT_TRUE(copied.SameBits(in_place));
-  }
+TEST(AdagradTest, WhatHadNoGradientThatCanBeSquaredStays) {
+  ThreadSharder sharder(1);
+  const auto expect = [&](auto rule, int64_t row_size) {
+    for (int level = 0; level <= static_cast<int>(BestCpuLevel()); ++level) {
+      std::vector<float> var(70, 0.5f);
+      std::vector<float> accumulator(70);
+      std::vector<float> grad(70);
+      grad[66] = 1e-30f;
+      grad[67] = 2.0f;
+      grad[68] = std::numeric_limits<float>::quiet_NaN();
+      ApplyRule<float>(RuleOf<float>(rule, static_cast<CpuLevel>(level)),
+                       70 / row_size, row_size, grad.data(),
+                       {var.data(), {accumulator.data()}}, sharder);
+      for (size_t i = 0; i < 67; ++i) {
+        EXPECT_EQ(var[i], 0.5f) << i;
+      }
+      EXPECT_LT(var[67], 0.5f);
+      EXPECT_TRUE(std::isnan(var[68]));
+    }
+  };
+  // The learning rate; epsilon is zero.
+  expect(Adagrad<float>{0.25f, 0}, 70);
+  expect(RowwiseAdagrad<float>{0.25f, 0}, 1);
 }
 
 TYPED_TEST(ApplyRuleTest, SparseUpdateMovesEachNamedRowOnceByItsSum) {
@@ -459,8 +458,8 @@ TYPED_TEST(ApplyRuleTest, BitsDependNeitherOnThreadsNorOnInstructionSet) {
         ThreadSharder sharder(threads);
         const auto rule = RuleOf<T>(this->rule_, level);
         typename TestFixture::RuleTable table(range, row_size, 12);
-        ApplyRule<T>(rule, range, row_size, dense_grad.data(), {},
-                     table.arrays(), sharder);
+        ApplyRule<T>(rule, range, row_size, dense_grad.data(), table.arrays(),
+                     sharder);
         SparseApplyRule<T>(rule, GroupsOf(rows), row_size, sparse_grad.data(),
                            table.arrays(), sharder, level);
         return table;
@@ -484,8 +483,8 @@ TYPED_TEST(ApplyRuleTest, NothingToDoTouchesNothing) {
   typename TestFixture::RuleTable table(5, 3, 13);
   const auto before = table;
   const auto rule = RuleOf<T>(this->rule_);
-  ApplyRule<T>(rule, 0, 3, nullptr, {}, table.arrays(), sharder);
-  ApplyRule<T>(rule, 5, 0, nullptr, {}, table.arrays(), sharder);
+  ApplyRule<T>(rule, 0, 3, nullptr, table.arrays(), sharder);
+  ApplyRule<T>(rule, 5, 0, nullptr, table.arrays(), sharder);
   SparseApplyRule<T>(rule, GroupsOf({}), 3, nullptr, table.arrays(), sharder);
   SparseApplyRule<T>(rule, GroupsOf({1, 2}), 0, nullptr, table.arrays(),
                      sharder);

@@ -164,7 +164,7 @@ TYPED_TEST(CudaAdamAsyncTest, DenseHasTheBitsOfTheCpu) {
     for (const int64_t size : {0, 7, 9001}) {
       const std::vector<T> grad = RandomArray<T>(size, 10, -1);
       State<T> expected(size, formula);
-      ApplyAdamAsync<T>(expected.TakeStep(), size, grad.data(), {},
+      ApplyAdamAsync<T>(expected.TakeStep(), size, grad.data(),
                         expected.var.data(), expected.m.data(),
                         expected.v.data(), sharder);
       State<T> vectors(size, formula);

@@ -188,7 +188,7 @@ std::vector<T> Updated(const Rule& rule, int threads, CpuLevel level,
   }
   const RoundingDraws draws(5, -1, 0, 1);
   const auto rounded = RuleOf<T>(rule, level, &draws);
-  ApplyRule<T>(rounded, num_rows, row_size, grad.data(), {}, arrays, sharder);
+  ApplyRule<T>(rounded, num_rows, row_size, grad.data(), arrays, sharder);
   SparseApplyRule<T>(rounded, GroupsOf(rows), row_size, grad.data(), arrays,
                      sharder, level);
   return var;
@@ -215,30 +215,6 @@ TYPED_TEST(StochasticRoundingTest,
   ExpectSameBits<TypeParam>(Sgd<float>{0.01f});
   ExpectSameBits<TypeParam>(Adagrad<float>{0.01f, 1e-7f});
   ExpectSameBits<TypeParam>(RowwiseAdagrad<float>{0.01f, 1e-8f});
-}
-
-TYPED_TEST(StochasticRoundingTest, DenseUpdateBesideAReaderGetsTheSameBits) {
-  using T = TypeParam;
-  constexpr int64_t kSize = 30000;
-  const std::vector<T> before(kSize, Narrow<T>(1.0f));
-  const std::vector<T> grad(kSize, Narrow<T>(0.001f));
-  const Sgd<float> rule = {1.0f};
-  const RoundingDraws draws(6, -1, 0, 1);
-  const auto rounded = RuleOf<T>(rule, BestCpuLevel(), &draws);
-  std::vector<T> in_place = before;
-  std::vector<T> copied(kSize);
-  std::vector<T> in_blocks = before;
-  ThreadSharder sharder(3);
-  ApplyRule<T>(rounded, kSize, 1, grad.data(), {}, {in_place.data()}, sharder);
-  ApplyRule<T>(rounded, kSize, 1, grad.data(), {before.data()}, {copied.data()},
-               sharder);
-  ApplyRuleInBlocks<T>(
-      rounded, kSize,
-      [&](int64_t begin, int64_t, T*) { return grad.data() + begin; }, {},
-      {in_blocks.data()}, sharder);
-  EXPECT_EQ(std::memcmp(in_place.data(), copied.data(), kSize * sizeof(T)), 0);
-  EXPECT_EQ(std::memcmp(in_place.data(), in_blocks.data(), kSize * sizeof(T)),
-            0);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@ import re
 import resource
 import shutil
 import threading
+import uuid
 
 import numpy as np
 import pytest
@@ -219,6 +220,9 @@ def test_remains_of_a_crash_go(tmp_path, complete):
     state = State()
     save(engine(tmp_path), state)
     (tmp_path / "ckpt-1.writing").mkdir()
+    number = uuid.uuid4().hex
+    for name in ("checkpoint", "progress.json", "writable", "notes"):
+        (tmp_path / f"{name}.{number}").touch()
     if not complete:
         (tmp_path / "ckpt-1.json").unlink()
     assert (engine(tmp_path).restore(state.contents) is not None) == complete
@@ -226,6 +230,7 @@ def test_remains_of_a_crash_go(tmp_path, complete):
     manifests = Directory(str(tmp_path)).manifests()
     assert [x.number for x in manifests] == ([1, 2] if complete else [1])
     assert not list(tmp_path.glob("*.writing"))
+    assert [path.stem for path in tmp_path.glob(f"*.{number}")] == ["notes"]
     assert_equal(restored(tmp_path)[1], state.read())
 
 
@@ -380,6 +385,34 @@ def test_disk_that_is_full_leaves_the_last_one_and_the_next_is_full(
     state.train()
     assert save(of, state).is_full
     assert_equal(restored(tmp_path)[1], state.read())
+
+
+def test_checkpoint_is_complete_though_older_ones_cannot_be_deleted(
+    tmp_path, monkeypatch, caplog
+):
+    state, of = State(), engine(tmp_path, keep=1)
+    save(of, state)
+    commit = of.directory.commit
+
+    def commit_and_break_listing(manifest):
+        manifest = commit(manifest)
+
+        def fail(path):
+            raise tf.errors.UnavailableError(None, None, "no answer")
+
+        monkeypatch.setattr(tf.io.gfile, "listdir", fail)
+        return manifest
+
+    monkeypatch.setattr(of.directory, "commit", commit_and_break_listing)
+    state.train()
+    saving = begin(of, state)
+    manifest = saving.wait()
+    assert saving.error is None
+    assert re.search("ckpt-2 is complete.*no answer", caplog.text)
+    monkeypatch.undo()
+    assert restored(tmp_path)[0] == manifest
+    save(of, state)
+    assert [x.number for x in Directory(str(tmp_path)).manifests()] == [3]
 
 
 def test_folder_that_is_gone_is_made_again(tmp_path):

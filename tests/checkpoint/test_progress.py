@@ -1,6 +1,11 @@
 """How far a training got: the notes cover it at any time, and there are few."""
 
+import copy
+import threading
+
 import pytest
+from output_lines import DEADLINE_SECS
+from waiting import until
 
 from tf_syncrep.python.checkpoint import progress as progress_lib
 from tf_syncrep.python.checkpoint.directory import Directory, Manifest
@@ -23,10 +28,10 @@ def test_no_step_is_lost_that_was_not_told(tmp_path, monkeypatch, every_secs):
     monkeypatch.setattr(directory, "note_progress", lambda x: notes.append(note(x)))
     progress = Progress(directory)
     progress.begin(SAVED)
-    assert lost(tmp_path) == "at most 1 steps"
+    until(lambda: lost(tmp_path) == "at most 1 steps")
     for step in range(SAVED + 1, 1000):
         # The program may die here, before the note.
-        assert directory.progress()["steps"] >= step
+        until(lambda n=step: directory.progress().get("steps", 0) >= n, poll_secs=0.001)
         progress.note(step)
     assert len(notes) < 12 or not every_secs
     progress.end(1000)
@@ -37,6 +42,54 @@ def test_nothing_is_lost_of_a_training_that_has_ended(tmp_path):
     progress = Progress(Directory(tmp_path))
     progress.begin(0)
     progress.note(SAVED - 1)
-    assert "at most" in lost(tmp_path)
+    until(lambda: "at most" in lost(tmp_path))
     progress.end(SAVED)
     assert lost(tmp_path) == "nothing is lost"
+
+
+def test_progress_is_copied_as_tuners_copy_callbacks(tmp_path):
+    copied = copy.deepcopy(Progress(Directory(tmp_path)))
+    copied.begin(SAVED)
+    copied.end(SAVED + 1)
+    assert lost(tmp_path) == "at most 1 steps"
+
+
+@pytest.fixture(name="hanging")
+def _hanging(tmp_path, monkeypatch):
+    """A folder where writes hang until they are let go, as its `notes` show."""
+    directory = Directory(tmp_path)
+    directory.notes, directory.let_go = [], threading.Event()
+    trains = threading.current_thread()
+
+    def note(progress):
+        assert threading.current_thread() is not trains
+        directory.notes.append(progress["steps"])
+        assert directory.let_go.wait(DEADLINE_SECS)
+
+    monkeypatch.setattr(directory, "note_progress", note)
+    monkeypatch.setattr(progress_lib, "_NOTE_SECS", 0.0)
+    yield directory
+    directory.let_go.set()
+
+
+def test_training_does_not_wait_for_a_folder_that_hangs_and_the_newest_is_noted(
+    hanging,
+):
+    progress = Progress(hanging)
+    progress.begin(0)
+    until(lambda: hanging.notes == [1])
+    for step in range(1, 9):
+        progress.note(step)
+    assert hanging.notes == [1]
+    hanging.let_go.set()
+    progress.end(9)
+    assert hanging.notes in ([1, 9], [1, 10, 9])
+
+
+def test_training_waits_for_its_last_note_only_so_long_and_says_so(
+    hanging, monkeypatch, caplog
+):
+    monkeypatch.setattr(progress_lib, "_LAST_NOTE_SECS", 0.1)
+    progress = Progress(hanging)
+    progress.end(9)
+    assert f"{hanging.path} has not answered for 0.1 s" in caplog.text

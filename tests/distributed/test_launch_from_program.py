@@ -1,13 +1,18 @@
 """`tfs.distribute.launch`: the launcher for programs, whatever threads they have."""
 
+import ctypes
+import os
 import signal
 import socket
+import subprocess
 import sys
 
 import commands
+import programs
 import pytest
 
 import tf_syncrep as tfs
+from tf_syncrep.python.distribute import local_cluster, supervision
 
 # It is like real programs: TensorFlow is loaded and has threads, and there is another
 # thread. It launches once in that thread, then in the main thread.
@@ -71,9 +76,55 @@ def test_runs_a_script_from_any_thread_passes_signals_on_and_returns_the_status(
     assert launched == ["launched 0", "launched 0", "launched 9"]
 
 
+@pytest.mark.parametrize("way", ["command", "supervised"])
+def test_handler_of_an_embedding_program_stays(way):
+    assert programs.call(handler_stays, way)
+
+
+def handler_stays(way):
+    """Whether a handler that C has set, and Python does not know, outlives a run."""
+    libc = ctypes.CDLL(None)
+    libc.signal.restype = ctypes.c_void_p
+    handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda _: None)
+    libc.signal(signal.SIGHUP, handler)
+    getsignal = signal.getsignal
+    signal.getsignal = lambda x: None if x == signal.SIGHUP else getsignal(x)
+    if way == "command":
+        supervision.run_command(["true"])
+    else:
+        supervision.run_supervised(lambda parent_pipe: 0)
+    address = ctypes.cast(handler, ctypes.c_void_p).value
+    return libc.signal(signal.SIGHUP, handler) == address
+
+
 def test_nothing_is_left_when_the_program_is_killed(program):
     program.process.send_signal(signal.SIGKILL)
     program.wait_until_no_process_is_left()
+
+
+@pytest.mark.parametrize("is_safe", [False, True])
+def test_own_processes_find_modules_by_the_path_but_none_in_the_current_folder(
+    tmp_path, is_safe
+):
+    for folder in ("current", "first"):
+        package = tmp_path / folder / "tf_syncrep" / "python"
+        package.mkdir(parents=True)
+        for of in (package, package.parent):
+            (of / "__init__.py").touch()
+        source = f"main = lambda: print({folder!r})"
+        (package / "where.py").write_text(source, encoding="utf-8")
+    found = subprocess.run(
+        local_cluster.own_command("where"),
+        cwd=tmp_path / "current",
+        env={
+            **os.environ,
+            "PYTHONPATH": str(tmp_path / "first"),
+            "PYTHONSAFEPATH": "1" if is_safe else "",
+        },
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    assert found.stdout == b"first\n"
 
 
 @pytest.mark.parametrize(

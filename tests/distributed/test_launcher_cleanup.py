@@ -120,6 +120,18 @@ def test_signals_reach_what_is_left_of_a_task_and_no_group_that_has_its_number()
     assert programs.call(signal_outlived_task) == [-signal.SIGTERM, []]
 
 
+def test_program_that_cannot_be_started_keeps_no_descriptor():
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(FileNotFoundError):
+        TaskProcess(
+            *("worker-0", ["no such program"], os.environ),
+            on_line=lambda line, stream: None,
+            on_exit=lambda process: None,
+            terminal=os.openpty(),
+        )
+    assert os.listdir("/proc/self/fd") == before
+
+
 def test_what_a_shell_has_started_before_it_becomes_the_launcher_is_left(script):
     shell = '(sleep 1000; true) >/dev/null 2>&1 & echo bystander $!; exec "$@"'
     program = ["sh", "-c", shell, "sh", commands.CONSOLE_SCRIPT]

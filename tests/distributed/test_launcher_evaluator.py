@@ -1,6 +1,7 @@
 """`tf-syncrep launch --evaluator`, and `task`: a task that follows the checkpoints."""
 
 import json
+import os
 import pathlib
 import re
 import signal
@@ -10,6 +11,7 @@ import commands
 import programs
 import pytest
 import tensorflow as tf
+import waiting
 
 from tf_syncrep.python.checkpoint.directory import Directory
 from tf_syncrep.python.distribute.cluster import TaskConfig
@@ -136,6 +138,52 @@ elif not sys.stdin.readline():
         r"evaluator \(pid \d+\) did not end within 0\.5 s of worker-0; ending it",
         launched.output,
     )
+
+
+@pytest.mark.ci
+@pytest.mark.one_version
+def test_training_that_has_ended_does_without_its_servers(script):
+    """The evaluator still works, and neither begins the run again nor fails it."""
+    path = script("""
+if is_evaluator:
+    print("follows", flush=True)
+    while not os.path.exists("end"):
+        time.sleep(0.01)
+elif not sys.stdin.readline():
+    sys.exit(1)
+""")
+    words = ("launch", "--evaluator", "--on-ps-failure", "restart", path)
+    with commands.Command(*words, stdin=-1, cwd=path.parent) as launched:
+        chief = int(launched.wait_for_line(r"chief runs the script \(pid (\d+)\)")[1])
+        launched.wait_for_line("follows")
+        launched.write("end\n")
+        waiting.until(lambda: chief not in launched.pids())
+        for task in ("ps-0", "worker-0"):
+            os.kill(launched.pid_of(task), signal.SIGKILL)
+            launched.wait_for_line(
+                rf"{task} \(pid \d+\) was killed by SIGKILL after the end of chief"
+            )
+        path.with_name("end").touch()
+        assert launched.wait_for_all() == 0
+    assert launched.output.count("runs the script") == 2
+
+
+def test_children_of_a_task_end_before_it_is_started_again(script):
+    path = script("""
+import subprocess
+if is_evaluator:
+    sleep = [sys.executable, "-c", "import time; time.sleep(1000)"]
+    print("child", subprocess.Popen(sleep).pid, flush=True)
+    sys.exit(3)
+sys.stdin.read()
+""")
+    words = (*QUICK, "--max-restarts", 2, "--no-prefix", path)
+    with commands.Command(*words, stdin=-1) as launched:
+        launched.wait_for_line("going on without it")
+        children = [int(launched.wait_for_line(r"child (\d+)", n)[1]) for n in (1, 2)]
+        waiting.until(lambda: not {*children} & {*launched.pids()})
+        launched.process.stdin.close()
+        assert launched.wait() == 0
 
 
 def test_signal_is_passed_on_to_the_evaluator(script):

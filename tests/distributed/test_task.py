@@ -107,6 +107,19 @@ def test_a_script_uses_no_proxy_for_the_hosts_of_the_cluster(tmp_path):
     assert result.stdout == [f"http://127.0.0.1:1 {hosts} {hosts} {hosts}"]
 
 
+def test_script_that_cannot_be_executed_is_named(tmp_path):
+    path = tmp_path / "train"
+    path.write_bytes(b"\0")
+    path.chmod(0o755)
+    env = {"TF_CONFIG": _tf_config({"chief": ["h:1"]}, "chief")}
+    result = commands.run("task", path, env=env)
+    assert result.output == (
+        f"tf-syncrep task: error: the script {str(path)!r} cannot be executed: "
+        "Exec format error"
+    )
+    assert result.process.returncode == 2
+
+
 def test_servers_that_do_not_answer_are_named(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("raise SystemExit('was run')")

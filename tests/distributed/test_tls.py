@@ -196,6 +196,30 @@ def test_without_stunnel_one_line_says_so(command, files):
     assert result.process.returncode == 2
 
 
+def test_reason_why_stunnel_does_not_start_is_said(files, tmp_path):
+    stunnel = tmp_path / "stunnel"
+    stunnel.write_text("#!/no/such/interpreter\n")
+    stunnel.chmod(0o755)
+    words, env = _command("serve", files)
+    result = commands.run(*words, env=env | {"PATH": str(tmp_path)})
+    assert result.stderr == [
+        "tf-syncrep: error: stunnel could not be started: [Errno 2] No such file or "
+        f"directory: '{stunnel}'",
+        "tf-syncrep serve: error: --tls: stunnel ended before it listened",
+    ]
+    assert result.process.returncode == 2
+
+
+def test_idle_connections_are_kept(files):
+    config = TaskConfig({"ps": ["h:1024"]}, "ps", 0)
+    credentials = tls.Credentials.parse(_option(files.task))
+    text = tunnels.stunnel_config(
+        config, tunnels.local_config(config, 30000), credentials
+    )
+    # Stunnel makes milliseconds of it, in 32 bits, unless it is negative.
+    assert "\nTIMEOUTidle = -1\n" in text
+
+
 @pytest.mark.usefixtures("stunnel")
 @pytest.mark.parametrize("command", ["serve", "task"])
 def test_with_a_port_in_use_one_line_says_so(command, files):

@@ -112,7 +112,7 @@ class AccumulatorFuzz {
               [this](int64_t size) { return AllocateSum(size); },
               input_.Pick(2) == 1, sharder);
         },
-        sharder, &held);
+        &held);
     kept_.clear();
   }
 
@@ -123,11 +123,11 @@ class AccumulatorFuzz {
   }
 
   void Finish(TakenGradients taken) {
-    if (taken.sums.empty()) {
+    if (taken.sum == nullptr) {
       return;
     }
     InlineSharder sharder;
-    GradientSum& sum = taken.Merged(sharder);
+    GradientSum& sum = *taken.sum;
     if (is_sparse_) {
       SparseResult result;
       static_cast<SparseGradientSum<T>&>(sum).Finish(

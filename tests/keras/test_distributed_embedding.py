@@ -725,6 +725,21 @@ def test_initial_values_have_the_options_of_the_initializer():
     assert np.all(np.stack(parts) == 0.25)
 
 
+def seeds():
+    """Makes equal seeds of each kind that this Keras takes."""
+    if not compat.IS_KERAS_3:
+        return [lambda: 7, lambda: np.int64(7)]
+    return [lambda: 7, lambda: tf.keras.random.SeedGenerator(7)]
+
+
+@pytest.mark.parametrize("kind", ["RandomNormal", "GlorotUniform"])
+@pytest.mark.parametrize("seed", seeds())
+def test_parts_differ_whatever_the_seed_is(seed, kind):
+    parts, shapes = parts_of_table(KERAS_INITIALIZERS[kind](seed=seed()))
+    assert shapes == {(1000, 16)}
+    assert np.abs(np.corrcoef([x.ravel() for x in parts]) - np.eye(3)).max() < 0.1
+
+
 def test_what_looks_at_the_whole_table_is_called_for_it():
     class FirstRowZero(tf.keras.initializers.Ones):
         def __call__(self, shape, dtype=None, **kwargs):

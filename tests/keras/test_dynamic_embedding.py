@@ -12,7 +12,11 @@ import pytest
 import tensorflow as tf
 
 import tf_syncrep as tfs
-from tf_syncrep.python.keras.embedding import distributed_embedding, dynamic_embedding
+from tf_syncrep.python.keras.embedding import (
+    distributed_embedding,
+    dynamic_embedding,
+    embedding,
+)
 
 Dynamic = tfs.keras.Dynamic
 
@@ -47,6 +51,14 @@ def layer_of(size, width=4, **options):
         ),
         (lambda: tfs.keras.Embedding(Dynamic(9), 0), "`output_dim` must be a whole"),
         (
+            lambda: type("Mine", (tfs.keras.Embedding,), {})(Dynamic(9), 4),
+            "must have a table of fixed size: .* Mine with Dynamic(max_rows=9",
+        ),
+        (
+            lambda: type("Mine", (tfs.keras.Embedding,), {})(input_dim=Dynamic(9)),
+            "must have a table of fixed size: .* Mine with Dynamic(max_rows=9",
+        ),
+        (
             lambda: layer_of(Dynamic(9))(tf.constant([1.0])),
             "feature 'f' must be integers or strings, as its table grows",
         ),
@@ -72,6 +84,12 @@ def layer_of(size, width=4, **options):
 def test_bad_input_is_refused_in_a_sentence(make, message):
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
         make()
+
+
+def test_defaults_of_what_concerns_a_whole_table_are_taken():
+    unfit = dict.fromkeys(embedding._OF_FIXED_TABLES)
+    layer = tfs.keras.Embedding(Dynamic(9), 4, name="e", **unfit)
+    assert layer(tf.constant([3])).shape == (1, 4)
 
 
 def test_tables_of_both_kinds_are_not_stacked_together():
@@ -465,6 +483,18 @@ def test_rows_are_drawn_as_the_initializer_says(initializer, check):
         assert len(np.unique(vectors)) > 3000
 
 
+def test_rows_depend_on_the_seed_of_any_kind():
+    def rows(seed):
+        initializer = tf.keras.initializers.RandomNormal(seed=seed)
+        layer = layer_of(Dynamic(9), initializer=initializer)
+        return layer(tf.constant([3, 4]), training=True).numpy()
+
+    seven, is_keras_3 = rows(7), keras_variants.IS_KERAS_3
+    same = tf.keras.random.SeedGenerator(7) if is_keras_3 else np.int64(7)
+    np.testing.assert_array_equal(rows(same), seven)
+    assert np.all(rows(None) != seven)
+
+
 def test_tables_are_set_by_key():
     layer = layer_of(Dynamic(9), combiner=None)
     layer(tf.constant([5, 6]), training=True)
@@ -508,6 +538,22 @@ def test_layer_of_one_table_masks_pickles_and_takes_ragged_ids():
     again.set_embedding_table((keys, np.ones([2, 4])))
     assert np.all(again(ids).flat_values == 1)
     assert not np.any(layer(ids).flat_values == 1)
+
+
+@pytest.mark.parametrize("is_functional", [True, False])
+def test_padding_is_masked_in_a_model_that_is_built_by_its_input(is_functional):
+    layers = [
+        tfs.keras.Embedding(Dynamic(9), 4, mask_zero=True, name="table"),
+        tf.keras.layers.GlobalAveragePooling1D(),
+    ]
+    inputs = tf.keras.Input((4,), dtype="int64")
+    model = tf.keras.Sequential([inputs, *layers])
+    if is_functional:
+        model = tf.keras.Model(inputs, layers[1](layers[0](inputs)))
+    table = ([0, 3, 5], [[9.0] * 4, [1.0] * 4, [2.0] * 4])
+    model.get_layer("table").set_embedding_table(table)
+    means = model.predict(np.array([[3, 5, 0, 0], [5, 0, 0, 0]]), verbose=0)
+    np.testing.assert_array_equal(means, [[1.5] * 4, [2.0] * 4])
 
 
 @pytest.mark.parametrize(

@@ -380,6 +380,32 @@ def test_saving_for_serving_without_copies_is_refused_in_a_sentence(tmp_path):
         tf.saved_model.save(model, str(tmp_path))
 
 
+@pytest.mark.parametrize("was_compiled", [False, True])
+def test_what_a_model_predicts_for_serving_goes_with_the_copies(was_compiled):
+    ids, targets = tf.constant([1, 2, 3]), tf.ones([3, 1])
+    inner = tf.keras.Sequential(
+        [tf.keras.Input((), dtype="int64"), tfs.keras.Embedding(Dynamic(9), 1)]
+    )
+    model = tf.keras.Sequential([tf.keras.Input((), dtype="int64"), inner])
+    model.compile(tf.keras.optimizers.SGD(0.1), "mse")
+    model.fit(ids, targets, verbose=0)
+    train_function = model.train_function
+    with tfs.keras.for_serving(model):
+        for of in (model, inner):
+            np.testing.assert_allclose(of.predict(ids, verbose=0), of(ids))
+        if was_compiled:
+            model.compile(tf.keras.optimizers.SGD(1.0), "mse")
+        model.evaluate(ids, targets, verbose=0)
+    assert model.train_function is (None if was_compiled else train_function)
+    before = float(tf.reduce_mean((model(ids) - targets) ** 2))
+    model.fit(ids, targets, epochs=9, verbose=0)
+    loss = float(tf.reduce_mean((model(ids) - targets) ** 2))
+    assert loss < before / 2
+    np.testing.assert_allclose(model.evaluate(ids, targets, verbose=0), loss, rtol=1e-5)
+    for of in (model, inner):
+        np.testing.assert_allclose(of.predict(ids, verbose=0), of(ids))
+
+
 def test_empty_table_is_exported(tmp_path):
     layer = tfs.keras.Embedding(Dynamic(9), 4)
     model = tf.keras.Sequential([tf.keras.layers.Input((), dtype="int64"), layer])

@@ -170,6 +170,25 @@ def test_ftrl_makes_zero_of_rows_with_gradients_of_zero_alone(jit_compile):
     assert (variable.numpy()[[2, 5]] < 0).all()
 
 
+@pytest.mark.parametrize("jit_compile", [False, True], ids=["kernels", "xla"])
+@pytest.mark.parametrize("kind", [tfs.keras.Adagrad, tfs.keras.RowwiseAdagrad])
+def test_adagrad_leaves_rows_with_gradients_of_zero_alone(kind, jit_compile):
+    variable = tf.Variable(random(0, 6, 4))
+    before = variable.numpy()
+    optimizer = kind(0.125, initial_accumulator_value=0, epsilon=0)
+    optimizer.build([variable])
+
+    @tf.function(jit_compile=jit_compile)
+    def step(values):
+        gradient = tf.IndexedSlices(values, tf.constant([5, 2, 5]))
+        optimizer.apply_gradients([(gradient, variable)])
+
+    step(tf.zeros([3, 4]))
+    np.testing.assert_array_equal(variable, before)
+    step(tf.ones([3, 4]))
+    assert (variable.numpy()[[2, 5]] < before[[2, 5]]).all()
+
+
 @each_optimizer
 def test_what_an_untouched_row_keeps_does_not_change(name):
     ours, _, options = OPTIMIZERS[name]

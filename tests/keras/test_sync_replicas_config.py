@@ -1,6 +1,8 @@
 """Arguments of SyncReplicas: their checks, get_config, serialisation, saving."""
 
+import inspect
 import re
+from unittest import mock
 
 import keras_sync_replicas as helpers
 import keras_variants
@@ -104,6 +106,16 @@ def test_what_rounds_have_taken_cannot_be_set_any_more(make, name, value):
     ):
         setattr(optimizer, name, value)
     assert getattr(optimizer, name) == before
+
+
+@pytest.mark.parametrize(
+    "kind", [tfs.keras.SyncReplicas, tfs.keras.GradientAccumulation]
+)
+def test_the_class_can_be_looked_at(kind):
+    assert not hasattr(kind, "reject_nonfinite")
+    assert not hasattr(kind, "spares")
+    assert "get_config" in dict(inspect.getmembers(kind))
+    assert mock.create_autospec(kind).get_config
 
 
 def test_numbers_that_are_configured_are_those_of_the_optimizer():

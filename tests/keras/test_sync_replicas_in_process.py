@@ -231,9 +231,122 @@ def test_learning_rate_callbacks_reach_the_inner_optimizer():
     assert float(optimizer.inner_optimizer.learning_rate) == 0.125
 
 
-def test_updater_without_parameter_servers_is_refused():
-    message = "has no updater without ParameterServer"
-    with pytest.raises(ValueError, match=message), of_sgd(2).updater():
+class At(tf.keras.callbacks.Callback):
+    """Calls a function with the model in a hook."""
+
+    def __init__(self, hook, function):
+        super().__init__()
+        setattr(self, hook, lambda *_, **__: function(self.model))
+
+
+def one_weight(optimizer):
+    """A model whose gradient is 1 whatever its weight is."""
+    model = tf.keras.Sequential(
+        [
+            tf.keras.layers.Input([1]),
+            tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros"),
+        ]
+    )
+    model.compile(
+        optimizer, loss=lambda _, y: tf.reduce_mean(y, axis=-1), jit_compile=False
+    )
+    return model
+
+
+def train_one_weight(model, batches, epochs=1, fit=tfs.keras.fit, callbacks=()):
+    ones = np.ones([batches, 1], np.float32)
+    options = {"batch_size": 1, "epochs": epochs, "callbacks": [*callbacks]}
+    fit(model, ones, ones, verbose=0, **options)
+    return model.get_weights()[0].item()
+
+
+def interrupt(model):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("fit", [tfs.keras.fit, tf.keras.Model.fit])
+def test_gradients_of_an_interrupted_fit_go_into_no_later_update(fit):
+    optimizer = tfs.keras.GradientAccumulation(tf.keras.optimizers.SGD(1.0), 2)
+    model = one_weight(optimizer)
+    with pytest.raises(KeyboardInterrupt):
+        train_one_weight(model, 4, 1, fit, [At("on_train_batch_end", interrupt)])
+    assert optimizer.stats()["pending"] == 0
+    assert train_one_weight(model, 2, 1, fit) == -1.0
+    assert optimizer.stats()["applied"] == 2
+
+
+def test_gradients_before_a_fit_go_into_none_of_its_updates():
+    model = one_weight(of_sgd(2))
+    model.train_on_batch(np.ones([1, 1]), np.ones([1, 1]))
+    assert model.optimizer.stats()["pending"] == 1
+    assert train_one_weight(model, 2) == -1.0
+    assert model.optimizer.stats()["applied"] == 2
+
+
+@pytest.mark.parametrize("hook", ["on_epoch_end", "on_train_batch_end"])
+@pytest.mark.parametrize("fit", [tfs.keras.fit, tf.keras.Model.fit])
+def test_last_round_is_not_applied_to_weights_of_a_callback_that_stops(
+    fit, hook, caplog
+):
+    def stop(model):
+        model.set_weights([np.full([1, 1], 7.0)])
+        model.stop_training = True
+
+    model = one_weight(of_sgd(4))
+    assert train_one_weight(model, 3, 2, fit, [At(hook, stop)]) == 7.0
+    assert "of a last incomplete round" in caplog.text
+    # It is the training that was stopped, and not the optimizer.
+    assert train_one_weight(model, 3, 1, fit) == 6.0
+
+
+def test_optimizer_of_a_layer_that_was_frozen_since_says_what_to_do():
+    model, optimizer = keras_variants.small_model(), of_sgd(2)
+    words, targets = keras_variants.small_data(16)
+    for trainable in (True, False):
+        model.layers[-1].trainable = trainable
+        model.compile(optimizer, "mse", jit_compile=False)
+        if trainable:
+            model.fit(words, targets, verbose=0)
+    message = "make another optimizer after a layer was frozen or freed"
+    with pytest.raises(ValueError, match=message):
+        model.fit(words, targets, verbose=0)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [of_sgd, lambda quorum: tfs.keras.GradientAccumulation("sgd", quorum)],
+    ids=["SyncReplicas", "GradientAccumulation"],
+)
+def test_loop_in_one_process_ends_its_last_round(make):
+    optimizer, variable = make(2), tf.Variable([0.0])
+    optimizer.learning_rate = 1.0
+    with optimizer.updater() as updater:
+        for gradient in (1.0, 3.0, 5.0):
+            optimizer.apply_gradients([(tf.constant([gradient]), variable)])
+        updater.drain()
+        assert variable.numpy() == [-2.0]
+    assert variable.numpy() == [-7.0]
+    assert optimizer.stats()["pending"] == 0
+
+
+def test_loop_in_one_process_that_fails_leaves_nothing_for_the_next_one():
+    optimizer, variable = of_sgd(2), tf.Variable([0.0])
+
+    def loop(gradient, end):
+        with optimizer.updater():
+            optimizer.apply_gradients([(tf.constant([gradient]), variable)])
+            end(None)
+
+    with pytest.raises(KeyboardInterrupt):
+        loop(1.0, interrupt)
+    loop(5.0, lambda _: None)
+    assert variable.numpy() == [-5.0]
+
+
+def test_updater_where_nothing_can_train_says_so():
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        optimizer = of_sgd(2)
+    with pytest.raises(ValueError, match="MirroredStrategy"), optimizer.updater():
         pass
 
 

@@ -144,7 +144,7 @@ def other_quorums(strategy):
 def changed_settings(strategy):
     """How far each of several trainings moves, after the optimizer was changed."""
     model, optimizer, _ = helpers.make(strategy, 1, 1)
-    updater = optimizer._rounds._updater
+    updater = optimizer._rounds
     decay = tf.keras.optimizers.schedules.PiecewiseConstantDecay
     changes = {
         "none": {},
@@ -214,7 +214,7 @@ def error_in_an_update(strategy):
         ("custom", train_by_loop),
     ):
         model, optimizer, recorder = helpers.make(strategy, 2, 2)
-        updater = optimizer._rounds._updater
+        updater = optimizer._rounds
         updater._update = fail_before(updater._update)
         with logged() as said:
             error = error_of(train, model, optimizer)
@@ -263,7 +263,7 @@ def updater_left_behind(strategy):
     with mock.patch.object(sync_replicas_updater, "_END_SECS", 0.2):
         rounds = optimizer._rounds
         rounds.start()
-        first = rounds._updater._thread
+        first = rounds._training.thread
         loop.make_steps(2)
         in_update.wait()
         rounds.close()

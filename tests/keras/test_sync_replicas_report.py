@@ -175,6 +175,48 @@ def test_folder_that_cannot_be_written_to_is_told_of_once(training, tmp_path, ca
     assert caplog.text.count("Training goes on. Received: ") == 1
 
 
+def test_reading_that_fails_is_told_of_once_and_the_files_go_on(
+    training, tmp_path, monkeypatch, caplog
+):
+    readings, read = [], threading.Event()
+
+    def fail():
+        readings.append("failed")
+        if len(readings) == 2:
+            read.set()
+        raise tf.errors.UnavailableError(None, None, "the gate is busy")
+
+    report = training.report(log_dir=str(tmp_path), every_n_updates=1, verbose=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(report._writer, "_read_stats", fail)
+        while not read.wait(timeout=0.05) and report._writer._thread.is_alive():
+            training.observers[0](11)
+    assert len(readings) >= 2
+    report.on_epoch_end(0, {})
+    report.on_train_end()
+    assert ("sync/updates", 10) in scalars_in(tmp_path)
+    assert caplog.text.count("reading the gate's counters failed") == 1
+    assert "the gate is busy" in caplog.text
+    assert "writing to" not in caplog.text
+
+
+def test_file_is_closed_though_writing_fails(training, tmp_path, monkeypatch):
+    closed = []
+
+    class Full:
+        def as_default(self, step):
+            raise OSError("disk full")
+
+        def close(self):
+            closed.append(True)
+
+    monkeypatch.setattr(tf.summary, "create_file_writer", lambda folder: Full())
+    report = training.report(log_dir=str(tmp_path), verbose=0)
+    report.on_epoch_end(0, {})
+    report.on_train_end()
+    assert closed == [True]
+
+
 def test_disk_that_hangs_holds_up_nobody(training, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(scalars_writer, "_END_SECS", 0.1)
     goes_on = threading.Event()

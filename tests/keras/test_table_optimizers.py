@@ -361,6 +361,19 @@ def test_bad_numbers_are_refused_in_a_sentence(options, message):
         tfs.keras.TableOptimizers("sgd", **options)
 
 
+@pytest.mark.parametrize("excluded", ["var_list", "var_names"])
+@pytest.mark.parametrize("make_optimizer", [tfs.keras.AdamAsync, Keras.Adam])
+def test_exclusions_that_an_optimizer_of_a_table_would_lose_are_refused(
+    make_optimizer, excluded
+):
+    optimizer = make_optimizer(0.1, weight_decay=0.5)
+    table = tfs.keras.TableConfig("users", 5, 2, optimizer=optimizer)
+    given = {"var_list": [tf.Variable(1.0, name="w")], "var_names": ["users"]}
+    optimizer.exclude_from_weight_decay(**{excluded: given[excluded]})
+    with pytest.raises(ValueError, match="make one without weight_decay"):
+        tfs.keras.DistributedEmbedding(tfs.keras.FeatureConfig("user", table))
+
+
 def test_averages_of_a_table_that_grows_are_refused():
     with pytest.raises(ValueError, match="must be made without use_ema"):
         tfs.keras.TableConfig(

@@ -100,6 +100,39 @@ def test_growing_table_at_rest_gets_and_loses_no_rows():
     assert len(other.keys) == 3
 
 
+@pytest.mark.parametrize("is_of_one_table", [False, True])
+def test_growing_layer_at_rest_gets_and_loses_no_rows(is_of_one_table, caplog):
+    size = tfs.keras.Dynamic(50, unused_for=40)
+    layer = tfs.keras.Embedding(size, 4)
+    if not is_of_one_table:
+        table = tfs.keras.TableConfig("a", size, 4)
+        layer = tfs.keras.DistributedEmbedding(tfs.keras.FeatureConfig("a", table))
+    model = tf.keras.Sequential(
+        [tf.keras.Input((), dtype="int64"), layer, tf.keras.layers.Dense(1)]
+    )
+    optimizer = tfs.keras.AdamAsync(0.1)
+    optimizer.build(model.trainable_variables)
+
+    def rows_after(ids, steps, trainable):
+        layer.trainable = trainable
+        model.compile(optimizer, loss="mse")
+        data = np.tile(ids, steps), np.ones(3 * steps)
+        tfs.keras.fit(model, *data, batch_size=3, verbose=0)
+        (stats,) = layer.table_stats().values()
+        return stats["rows"]
+
+    assert rows_after([7, 8, 9], steps=9, trainable=False) == 0
+    assert "stays empty" not in caplog.text
+    assert rows_after([1, 2, 3], steps=60, trainable=True) == 3
+    before = model.get_weights()
+    assert rows_after([7, 8, 9], steps=60, trainable=False) == 3
+    after = model.get_weights()
+    assert sum(np.any(x != y) for x, y in zip(before, after, strict=True)) == 2
+    # The steps of the rest do not count, and 40 more do.
+    assert rows_after([7, 8, 9], steps=30, trainable=True) == 6
+    assert rows_after([7, 8, 9], steps=30, trainable=True) == 3
+
+
 @pytest.mark.parametrize("grows", [False, True])
 @pytest.mark.parametrize("kind", ["keras", "weights", "checkpoint", "tf_checkpoint"])
 def test_training_goes_on_from_what_was_saved(kind, grows, tmp_path):

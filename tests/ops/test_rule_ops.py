@@ -268,6 +268,22 @@ def test_ftrl_makes_zero_of_what_had_no_gradient_that_can_be_squared(power, kind
     np.testing.assert_array_equal(twin, 0)
 
 
+@each_kind
+@pytest.mark.parametrize("rule", ["adagrad", "rowwise_adagrad"])
+def test_adagrad_leaves_what_had_no_gradient_that_can_be_squared(rule, kind):
+    state = State(rule, (3, 20))
+    state.numbers = {**NUMBERS[rule], "epsilon": 0.0}
+    for slot in state.slots.values():
+        slot[:] = 0
+    grad = np.array([[1e-30], [0.0], [-2.0]], np.float32) * np.ones([3, 20], np.float32)
+    indices = np.arange(3) if kind == "sparse" else None
+    var, slots = state.step(grad, indices)
+    np.testing.assert_array_equal(var[:2], state.var[:2])
+    np.testing.assert_array_equal(slots["accumulator"][:2], 0)
+    grad[0] = 0  # Its square is not zero in the twin.
+    state.check((var, slots), grad, indices)
+
+
 @each_rule
 @pytest.mark.parametrize("use_resource", [True, False], ids=["resource", "ref"])
 def test_a_step_with_use_locking_has_the_same_bits(use_resource, rule):
@@ -384,6 +400,17 @@ def test_shapes_of_no_elements_may_be_too_large_with_rows():
         tfs.ops.resource_apply_rule(
             *("rowwise_adagrad", without_columns, {"accumulator": tf.Variable([0.0])}),
             *({**lr, "epsilon": 1.0}, tf.zeros([1])),
+        )
+
+
+def test_a_sparse_update_is_of_fewer_rows_than_32_bits_can_count():
+    without_columns = tf.Variable(tf.zeros([1 << 32, 0]))
+    with pytest.raises(
+        tf.errors.InvalidArgumentError,
+        match="var must have at most 4294967295 rows .*, but has 4294967296",
+    ):
+        tfs.ops.resource_sparse_apply_rule(
+            *("sgd", without_columns, {}, {"lr": 0.1}, tf.zeros([1, 0]), [0])
         )
 
 

@@ -126,7 +126,7 @@ def test_leave_hands_the_share_over():
     _contribute(handle, B)
     wait = _Wait(lambda: ops.sync_gate_acquire(handle, *B))
     ops.sync_gate_acquire(handle, *A)
-    assert wait.is_alive()
+    _until(lambda: _phases(handle) == ["computing", "waiting"])
     ops.sync_gate_leave(handle, *A)
     wait.end()
     assert _stats(handle)[0]["live"] == 1
@@ -234,6 +234,7 @@ def test_cancel_updater_ends_the_updaters_waits_alone():
     generation = ops.sync_gate_open(handle, 0)
     _contribute(handle, A)
     acquire = _Wait(lambda: ops.sync_gate_acquire(handle, *A))
+    _until(lambda: _stats(handle)[1][A[0]]["phase"] == "waiting")
     waits_for_quorum = threading.Event()
 
     def wait_quorum():
@@ -421,10 +422,19 @@ def test_stats_say_what_each_worker_does():
     generation, round_number, _ = ops.sync_gate_acquire(handle, *A)
     ops.sync_gate_acquire(handle, *B)
     assert ops.sync_gate_admit(handle, generation, round_number, *B, True)
+    assert _phases(handle) == ["computing", "pushing"]
+    assert ops.sync_gate_commit(handle, generation, round_number, *B)
+    assert _phases(handle) == ["computing", "idle"]
+    wait = _Wait(lambda: ops.sync_gate_acquire(handle, *B))
+    _until(lambda: _phases(handle) == ["computing", "waiting"])
+    ops.sync_gate_close(handle)
+    wait.end()
+
+
+def _phases(handle):
     _, workers = _stats(handle)
-    phases = [workers[device]["phase"] for device, _ in (A, B)]
-    assert phases == ["computing", "pushing"]
     assert all(worker["phase_secs"] >= 0 for worker in workers.values())
+    return [workers[device]["phase"] for device, _ in (A, B)]
 
 
 def test_events_are_written_where_the_environment_says(tmp_path, monkeypatch):

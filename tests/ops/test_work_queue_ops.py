@@ -8,6 +8,7 @@ import threading
 
 import pytest
 import tensorflow as tf
+from waiting import until
 
 from tf_syncrep.python.ops import work_queue_ops as ops
 
@@ -59,8 +60,7 @@ def test_last_taker_waits_for_items_that_may_come_back():
     results = []
     waits = threading.Thread(target=lambda: results.append(take(handle, A, first)))
     waits.start()
-    while stats(handle)["waiting"] == 0:
-        assert waits.is_alive()
+    until(lambda: stats(handle)["waiting"] == 1, secs=DEADLINE_SECS)
     # Another life of the other worker begins, so the waiting worker gets the item.
     reborn = threading.Thread(target=lambda: take(handle, (B[0], 13)))
     reborn.start()

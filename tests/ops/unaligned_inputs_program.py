@@ -173,8 +173,6 @@ def adam_async(call):
                 call(op, arguments, use_locking=use_locking)
                 results += [call.read(handles[x], values[x][1]) for x in values]
             results.append(call.read(count, tf.int64))
-            if prefix == "":
-                results += _take_and_apply(call, values, inputs, dense["grad"], dtype)
             results += call(
                 f"{prefix}apply_adam_async",
                 {
@@ -218,22 +216,6 @@ def rules(call):
                 f"syncrep_{prefix}apply_rule", {**inputs, **references}, rule="momentum"
             )
     return results
-
-
-def _take_and_apply(call, values, inputs, gradient, dtype):
-    """A step with the gradients of an accumulator."""
-    options = {"shape": [37, 19], "dtype": dtype, "mode": "ROUND", "counted": True}
-    (handle,) = call("syncrep_dense_accumulator", {}, **options)
-    pushed = {"handle": handle, "local_step": np.int64(4), "gradient": gradient}
-    results = call("syncrep_accumulator_apply_dense", pushed)
-    handles = {name: call.variable(*x) for name, x in values.items()}
-    round_ = {"handle": handle, "round": np.int64(4), "num_gradients": np.int64(1)}
-    call(
-        "syncrep_accumulator_take_round_apply_adam_async_dense",
-        {**handles, **inputs, **round_},
-        T=dtype,
-    )
-    return results + [call.read(handles[x], values[x][1]) for x in values]
 
 
 def _reference(value, dtype):

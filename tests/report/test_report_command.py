@@ -85,6 +85,17 @@ def test_takes_the_pictures_name_and_names_files_it_left_out(tmp_path, capsys):
     assert "<svg" in picture.read_text()
 
 
+def test_what_follows_a_damaged_event_is_named_as_left_out(tmp_path):
+    path = write_log(tmp_path)
+    damaged = bytearray(path.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    path.write_bytes(damaged)
+    said = []
+    command.read(str(tmp_path), said.append)
+    (line,) = said
+    assert re.match(rf"{path} from its event \d+ on: .*corrupted record", line)
+
+
 def test_a_missing_folder_is_one_line(tmp_path):
     path = tmp_path / "nowhere"
     said = f"tf-syncrep report: error: LOGDIR must be a folder. Received: '{path}'"

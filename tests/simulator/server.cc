@@ -50,7 +50,7 @@ bool Add(const Gradient& gradient, bool sparse, GradientSum& sum,
 
 Gradient Finish(TakenGradients& taken, bool sparse) {
   InlineSharder sharder;
-  GradientSum& sum = taken.Merged(sharder);
+  GradientSum& sum = *taken.sum;
   Gradient mean;
   if (sparse) {
     SparseResult result;
@@ -305,7 +305,7 @@ void Server::Push(const Call& call, Variable* variable) {
       [&](GradientSum& sum, bool /*others_wait*/) {
         return Add(gradient, variable->sparse, sum, sharder);
       },
-      sharder, &held_shape);
+      &held_shape);
   if (result != Accumulator::PushResult::kAccepted &&
       result != Accumulator::PushResult::kStale) {
     error_ = "a gradient of the right shape is pushed";

@@ -25,29 +25,21 @@ class ReferenceAccumulator:
             self.stale += 1
             return False
         if self.mode == "ROUND" and step > self.step:
-            self._keep(lambda held: False)
-            self.step = step
-        self.held.append((step, gradient))
+            self.set_global_step(step)
+        self.held.append(gradient)
         return True
 
     def set_global_step(self, step):
-        if self.mode == "ROUND":
-            self._keep(lambda held: held == step)
-        else:
-            self._keep(lambda held: held >= step)
+        if self.mode == "ROUND" and step != self.step:
+            self.voided += len(self.held)
+            self.held = []
         self.step = step
 
     def take(self):
         """The reduction of all held gradients; a pair if sparse."""
-        gradients = [gradient for _, gradient in self.held]
-        self.held = []
+        gradients, self.held = self.held, []
         self.step += 1
         return self._reduce_sparse(gradients) if self.sparse else self._mean(gradients)
-
-    def _keep(self, condition):
-        kept = [pair for pair in self.held if condition(pair[0])]
-        self.voided += len(self.held) - len(kept)
-        self.held = kept
 
     def _mean(self, gradients):
         total = np.sum([np.asarray(g, np.float64) for g in gradients], axis=0)

@@ -243,9 +243,7 @@ MUTANTS = [
         "a_new_round_does_not_replace_the_last",
         "accumulator.cc",
         (
-            "      DiscardExcept([](int64_t, int64_t) { return false; }, step, "
-            "&discarded);\n"
-            "      step_ = step;\n",
+            "      discarded = Discard();\n      step_ = step;\n",
             "      step_ = step;\n",
         ),
     ),

@@ -3,6 +3,7 @@
 // Some messages repeat TensorFlow's on purpose: programs written for its
 // accumulators may look for them.
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -115,7 +116,7 @@ class AccumulatorApplyDenseOp final : public OpKernel {
           status = SumStatus(sum);
           return is_added;
         },
-        sharder, &held_shape);
+        &held_shape);
     OP_REQUIRES(
         ctx, result != PushResult::kShapeMismatch,
         DenseShapeMismatch(TensorShape(held_shape).DebugString(), shape));
@@ -203,7 +204,7 @@ absl::Status CheckRowShape(const TensorShape& values,
 
 // Checks the shapes of indices, values and rows, and the input "gradient_shape"
 // if the shape is known. `limit` is set to the number that indices must be
-// below, or to -1.
+// below.
 absl::Status CheckSparseGradient(OpKernelContext* ctx,
                                  const PartialTensorShape& allowed,
                                  bool has_known_shape, int64_t* limit) {
@@ -215,6 +216,8 @@ absl::Status CheckSparseGradient(OpKernelContext* ctx,
       *limit = *Data<const int64_t>(ctx->input(kGradientShape));
     }
   }
+  constexpr int64_t kMost = kMaxSparseRow + 1;
+  *limit = *limit < 0 ? kMost : std::min(*limit, kMost);
   return CheckRowShape(ctx->input(kGradientValues).shape(), allowed);
 }
 
@@ -243,7 +246,7 @@ absl::Status CopyRows(OpKernelContext* ctx, int64_t limit,
   }
   for (int64_t i = 0; i < rows->size(); ++i) {
     const int64_t row = ReadOnce(&indices[i]);
-    if (row < 0 || (limit >= 0 && row >= limit)) {
+    if (row < 0 || row >= limit) {
       return BadGradientIndex(i, row, limit);
     }
     (*rows)[i] = row;
@@ -314,7 +317,7 @@ class AccumulatorApplySparseOp final : public OpKernel {
           return static_cast<SparseGradientSum<LibT>&>(sum).Add(
               std::move(rows), row_size, values, sharder);
         },
-        sharder, &held_dims);
+        &held_dims);
     OP_REQUIRES(ctx, result != PushResult::kShapeMismatch,
                 RowShapeMismatch(held_dims, row_dims));
     OP_REQUIRES(ctx, result != PushResult::kOutOfMemory,

@@ -9,6 +9,7 @@
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/platform/logging.h"
 #include "tf_syncrep/cc/kernels/accumulator_resource.h"
+#include "tf_syncrep/cc/kernels/call_op.h"
 #include "tf_syncrep/cc/lib/accumulator.h"
 #include "tf_syncrep/cc/lib/accumulator_dense.h"
 #include "tf_syncrep/cc/lib/accumulator_sparse.h"
@@ -19,7 +20,6 @@
 namespace tf_syncrep {
 namespace {
 
-using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 
@@ -49,55 +49,43 @@ class SparseAccumulatorOp final : public AccumulatorOp {
   }
 };
 
-class AccumulatorSetGlobalStepOp final : public OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* ctx) override {
-    AccumulatorPtr accumulator;
-    int64_t step = 0;
-    OP_REQUIRES_OK(ctx, LookupAccumulator(ctx, &accumulator));
-    OP_REQUIRES_OK(ctx, ScalarInput(ctx, "new_global_step", &step));
-    const int64_t previous = accumulator->accumulator().SetStep(step);
-    if (step < previous && accumulator->spec().mode == AccumulatorMode::kStep) {
-      LOG(WARNING) << "The global step of an accumulator goes back from "
-                   << previous << " to " << step;
-    }
+absl::Status SetGlobalStep(OpKernelContext* ctx,
+                           AccumulatorResource& resource) {
+  int64_t step = 0;
+  TF_RETURN_IF_ERROR(ScalarInput(ctx, "new_global_step", &step));
+  const int64_t previous = resource.accumulator().SetStep(step);
+  if (step < previous && resource.spec().mode == AccumulatorMode::kStep) {
+    LOG(WARNING) << "The global step of an accumulator goes back from "
+                 << previous << " to " << step;
   }
-};
+  return absl::OkStatus();
+}
 
-class AccumulatorNumAccumulatedOp final : public OpKernel {
- public:
-  using OpKernel::OpKernel;
+using AccumulatorSetGlobalStepOp = CallOp<AccumulatorResource, SetGlobalStep>;
 
-  void Compute(OpKernelContext* ctx) override {
-    AccumulatorPtr accumulator;
-    OP_REQUIRES_OK(ctx, LookupAccumulator(ctx, &accumulator));
-    // Every held gradient takes memory, so there are too few to overflow this.
-    const auto num_held =
-        static_cast<int32_t>(accumulator->accumulator().num_held());
-    OP_REQUIRES_OK(ctx, SetScalarOutput(ctx, 0, num_held));
+absl::Status NumAccumulated(OpKernelContext* ctx,
+                            AccumulatorResource& resource) {
+  // Every held gradient takes memory, so there are too few to overflow this.
+  const auto num_held = static_cast<int32_t>(resource.accumulator().num_held());
+  return SetScalarOutput(ctx, 0, num_held);
+}
+
+using AccumulatorNumAccumulatedOp = CallOp<AccumulatorResource, NumAccumulated>;
+
+absl::Status Stats(OpKernelContext* ctx, AccumulatorResource& resource) {
+  const AccumulatorStats stats = resource.accumulator().stats();
+  // The values are in the order of the op's outputs.
+  const int64_t values[] = {stats.step,     stats.held,  stats.pushed,
+                            stats.accepted, stats.stale, stats.voided,
+                            stats.taken,    stats.takes, stats.bytes};
+  int index = 0;
+  for (const int64_t value : values) {
+    TF_RETURN_IF_ERROR(SetScalarOutput(ctx, index++, value));
   }
-};
+  return absl::OkStatus();
+}
 
-class AccumulatorStatsOp final : public OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* ctx) override {
-    AccumulatorPtr accumulator;
-    OP_REQUIRES_OK(ctx, LookupAccumulator(ctx, &accumulator));
-    const AccumulatorStats stats = accumulator->accumulator().stats();
-    // The values are in the order of the op's outputs.
-    const int64_t values[] = {stats.step,     stats.held,  stats.pushed,
-                              stats.accepted, stats.stale, stats.voided,
-                              stats.taken,    stats.takes, stats.bytes};
-    int index = 0;
-    for (const int64_t value : values) {
-      OP_REQUIRES_OK(ctx, SetScalarOutput(ctx, index++, value));
-    }
-  }
-};
+using AccumulatorStatsOp = CallOp<AccumulatorResource, Stats>;
 
 // On GPUs, too, handles, steps and counts are in the host's memory, and so are
 // all sparse gradients: TensorFlow copies those that come from a GPU.

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/types.h"
-#include "tf_syncrep/cc/tf/scalar_input.h"
+#include "tf_syncrep/cc/kernels/call_op.h"
 
 namespace tf_syncrep {
 namespace {
@@ -114,18 +114,9 @@ absl::Status SumStatus(const GradientSum& sum) {
       absl::StrCat("Gradients were not summed: ", sum.error()));
 }
 
-absl::Status LookupAccumulator(OpKernelContext* ctx,
-                               AccumulatorPtr* accumulator) {
-  TF_RETURN_IF_ERROR(CheckScalarInput(ctx, "handle"));
-  const tensorflow::Tensor* handle;
-  TF_RETURN_IF_ERROR(ctx->input("handle", &handle));
-  return tensorflow::LookupResource(
-      ctx, handle->scalar<tensorflow::ResourceHandle>()(), accumulator);
-}
-
 absl::Status LookupAccumulator(OpKernelContext* ctx, bool is_sparse,
                                DataType dtype, AccumulatorPtr* accumulator) {
-  TF_RETURN_IF_ERROR(LookupAccumulator(ctx, accumulator));
+  TF_RETURN_IF_ERROR(LookupHandle(ctx, accumulator));
   const AccumulatorSpec& spec = (*accumulator)->spec();
   if (spec.is_sparse != is_sparse || spec.dtype != dtype) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -144,36 +135,6 @@ absl::Status CheckMode(const AccumulatorResource& accumulator,
   return absl::InvalidArgumentError(absl::StrCat(
       "handle must be of an accumulator with mode=", ModeName(mode),
       ", but is of one with ", accumulator.spec().DebugString()));
-}
-
-absl::Status TakeRound(
-    OpKernelContext* ctx, AccumulatorResource& accumulator,
-    TakenGradients* taken,
-    const std::function<absl::Status(const std::vector<int64_t>&)>& prepare) {
-  int64_t round = 0;
-  int64_t num_gradients = 0;
-  TF_RETURN_IF_ERROR(CheckMode(accumulator, AccumulatorMode::kRound));
-  TF_RETURN_IF_ERROR(ScalarInput(ctx, "round", &round));
-  TF_RETURN_IF_ERROR(ScalarInput(ctx, "num_gradients", &num_gradients));
-  if (num_gradients <= 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("num_gradients must be positive, but is ", num_gradients));
-  }
-  int64_t held_round = 0;
-  int64_t num_held = 0;
-  absl::Status status;
-  const auto is_prepared = [&](const std::vector<int64_t>& shape) {
-    status = prepare == nullptr ? absl::OkStatus() : prepare(shape);
-    return status.ok();
-  };
-  if (!accumulator.accumulator().TakeRound(
-          round, num_gradients, taken, &held_round, &num_held, is_prepared)) {
-    TF_RETURN_IF_ERROR(status);
-    return absl::FailedPreconditionError(absl::StrCat(
-        "The accumulator must hold ", num_gradients, " gradients of round ",
-        round, ", but holds ", num_held, " of round ", held_round));
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace tf_syncrep

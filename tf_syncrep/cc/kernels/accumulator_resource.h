@@ -89,12 +89,8 @@ absl::Status SumStatus(const GradientSum& sum);
 
 using AccumulatorPtr = tensorflow::core::RefCountPtr<AccumulatorResource>;
 
-// Finds the accumulator of the op's input "handle".
-absl::Status LookupAccumulator(tensorflow::OpKernelContext* ctx,
-                               AccumulatorPtr* accumulator);
-
-// The same; returns InvalidArgument unless it is for gradients of this kind and
-// dtype.
+// Finds the accumulator of the op's input "handle". Returns InvalidArgument
+// unless it is for gradients of this kind and dtype.
 absl::Status LookupAccumulator(tensorflow::OpKernelContext* ctx, bool is_sparse,
                                tensorflow::DataType dtype,
                                AccumulatorPtr* accumulator);
@@ -102,15 +98,6 @@ absl::Status LookupAccumulator(tensorflow::OpKernelContext* ctx, bool is_sparse,
 // Returns InvalidArgument unless the accumulator has this mode.
 absl::Status CheckMode(const AccumulatorResource& accumulator,
                        AccumulatorMode mode);
-
-// Takes the gradients of the round that the op's inputs name. `prepare` gets
-// the gradients' shape, then checks and allocates whatever else is needed; if
-// it fails, nothing is taken. It must not wait, since pushes wait for it.
-absl::Status TakeRound(
-    tensorflow::OpKernelContext* ctx, AccumulatorResource& accumulator,
-    TakenGradients* taken,
-    const std::function<absl::Status(const std::vector<int64_t>& shape)>&
-        prepare = nullptr);
 
 }  // namespace tf_syncrep
 

@@ -86,7 +86,7 @@ absl::Status SetDenseOutput(OpKernelContext* ctx,
                             AccumulatorResource& accumulator,
                             TakenGradients& taken) {
   DeviceSharder sharder(ctx);
-  auto& sum = static_cast<DenseGradientSum<LibType<T>>&>(taken.Merged(sharder));
+  auto& sum = static_cast<DenseGradientSum<LibType<T>>&>(*taken.sum);
   const int64_t divisor =
       accumulator.spec().reduction == Reduction::kSum ? 1 : taken.num_gradients;
   const OwnedBuffer result = sum.Finish(
@@ -113,8 +113,7 @@ absl::Status SetSparseOutputs(OpKernelContext* ctx,
                               AccumulatorResource& accumulator,
                               TakenGradients& taken) {
   DeviceSharder sharder(ctx);
-  auto& sum =
-      static_cast<SparseGradientSum<LibType<T>>&>(taken.Merged(sharder));
+  auto& sum = static_cast<SparseGradientSum<LibType<T>>&>(*taken.sum);
   SparseResult result;
   const int64_t most_rows = sum.num_held_rows();
   if (!sum.Finish(accumulator.spec().reduction, taken.num_gradients, sharder,
@@ -182,7 +181,7 @@ class AccumulatorTakeOp final : public AsyncOpKernel {
     const auto take = std::make_shared<PendingTake>(
         num_required,
         [ctx, done, accumulator, cancellation](TakenGradients taken) {
-          if (!cancellation->Finish() || taken.sums.empty()) {
+          if (!cancellation->Finish() || taken.sum == nullptr) {
             ctx->SetStatus(
                 absl::CancelledError("TakeGrad operation was cancelled"));
             done();
@@ -208,6 +207,29 @@ class AccumulatorTakeOp final : public AsyncOpKernel {
     accumulator->accumulator().Take(take);
   }
 };
+
+// Takes the gradients of the round that the op's inputs name.
+absl::Status TakeRound(OpKernelContext* ctx, AccumulatorResource& accumulator,
+                       TakenGradients* taken) {
+  int64_t round = 0;
+  int64_t num_gradients = 0;
+  TF_RETURN_IF_ERROR(CheckMode(accumulator, AccumulatorMode::kRound));
+  TF_RETURN_IF_ERROR(ScalarInput(ctx, "round", &round));
+  TF_RETURN_IF_ERROR(ScalarInput(ctx, "num_gradients", &num_gradients));
+  if (num_gradients <= 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("num_gradients must be positive, but is ", num_gradients));
+  }
+  int64_t held_round = 0;
+  int64_t num_held = 0;
+  if (!accumulator.accumulator().TakeRound(round, num_gradients, taken,
+                                           &held_round, &num_held)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "The accumulator must hold ", num_gradients, " gradients of round ",
+        round, ", but holds ", num_held, " of round ", held_round));
+  }
+  return absl::OkStatus();
+}
 
 // Takes the gradients of one round, all of which have arrived.
 template <typename T, bool kIsSparse>

@@ -1,8 +1,6 @@
 // CPU kernels of the AdamAsync ops: check, lock, call cc/lib/adam_async.
 
-#include <array>
 #include <cstdint>
-#include <optional>
 
 #include "absl/status/status.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -45,16 +43,17 @@ class ApplyAdamAsyncOp final : public AdamAsyncOpBase<T, OpKernel> {
       OP_REQUIRES_OK(ctx, CheckSameShapeAsVar("grad", ctx->input(kGrad).shape(),
                                               variables.tensor(kVar).shape()));
       OP_REQUIRES_OK(ctx, count.Prepare(ctx, variables));
-      DenseBefore before;
-      OP_REQUIRES_OK(ctx, PrepareDenseStep(ctx, variables, &before));
+      for (const AdamAsyncInput input : {kVar, kM, kV}) {
+        OP_REQUIRES_OK(ctx, variables.PrepareToWrite(ctx, input));
+      }
+      OP_REQUIRES_OK(ctx, PreparePowers(ctx, variables));
       const auto update = TakeStep<Slot>(ctx, this->Formula(), variables);
       count.Take(variables);
       DeviceSharder sharder(ctx);
       ApplyAdamAsync<LibT>(update, variables.tensor(kVar).NumElements(),
-                           Base::GradData(ctx), DataBefore<LibT>(before),
-                           Base::VarData(variables), variables.data<Slot>(kM),
-                           variables.data<Slot>(kV), sharder, BestCpuLevel(),
-                           count.draws());
+                           Base::GradData(ctx), Base::VarData(variables),
+                           variables.data<Slot>(kM), variables.data<Slot>(kV),
+                           sharder, BestCpuLevel(), count.draws());
     }
     ForwardRefToOutput(ctx);
   }

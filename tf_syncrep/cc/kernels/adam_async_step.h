@@ -1,16 +1,10 @@
-// A step of AdamAsync on the CPU: its variables' memory, its powers and its
-// hyper-parameters.
+// A step of AdamAsync on the CPU: its powers and its hyper-parameters.
 
 #ifndef TF_SYNCREP_CC_KERNELS_ADAM_ASYNC_STEP_H_
 #define TF_SYNCREP_CC_KERNELS_ADAM_ASYNC_STEP_H_
 
-#include <array>
-#include <optional>
-
 #include "absl/status/status.h"
-#include "absl/types/span.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/framework/tensor.h"
 #include "tf_syncrep/cc/lib/adam_async.h"
 #include "tf_syncrep/cc/lib/float16.h"
 #include "tf_syncrep/cc/ops/adam_async_inputs.h"
@@ -46,32 +40,6 @@ AdamAsyncUpdate<Slot> TakeStep(tensorflow::OpKernelContext* ctx,
   beta1_power *= update.beta1;
   beta2_power *= update.beta2;
   return update;
-}
-
-template <typename T>
-const T* DataOrNull(const std::optional<tensorflow::Tensor>& tensor) {
-  return tensor.has_value() ? Data<const T>(*tensor) : nullptr;
-}
-
-// The old buffers of var, m and v that readers still hold: see
-// PrepareToReplace().
-using DenseBefore = std::array<std::optional<tensorflow::Tensor>, 3>;
-
-// Makes all of the variables safe to write. A dense step must follow it: if
-// there are readers, the variables' own memory has arbitrary contents.
-inline absl::Status PrepareDenseStep(tensorflow::OpKernelContext* ctx,
-                                     LockedVariables& variables,
-                                     DenseBefore* before) {
-  TF_RETURN_IF_ERROR(PreparePowers(ctx, variables));
-  constexpr std::array<int, 3> kWritten = {kVar, kM, kV};
-  return variables.PrepareToReplace(ctx, kWritten, absl::MakeSpan(*before));
-}
-
-template <typename T>
-AdamAsyncBefore<T> DataBefore(const DenseBefore& before) {
-  using Slot = SlotType<T>;
-  return {DataOrNull<T>(before[0]), DataOrNull<Slot>(before[1]),
-          DataOrNull<Slot>(before[2])};
 }
 
 }  // namespace tf_syncrep

@@ -18,6 +18,7 @@
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/platform/logging.h"
+#include "tf_syncrep/cc/kernels/call_op.h"
 #include "tf_syncrep/cc/kernels/checkpoint_inputs.h"
 #include "tf_syncrep/cc/kernels/counted_resource_op.h"
 #include "tf_syncrep/cc/tf/checkpoint_writer.h"
@@ -109,16 +110,6 @@ class WriterResource final : public tensorflow::ResourceBase {
       std::make_shared<CheckpointWriter>();
 };
 
-absl::Status LookupWriter(OpKernelContext* ctx,
-                          std::shared_ptr<CheckpointWriter>* writer) {
-  TF_RETURN_IF_ERROR(CheckScalarInput(ctx, "handle"));
-  tensorflow::core::RefCountPtr<WriterResource> resource;
-  TF_RETURN_IF_ERROR(tensorflow::LookupResource(
-      ctx, tensorflow::HandleFromInput(ctx, 0), &resource));
-  *writer = resource->writer();
-  return absl::OkStatus();
-}
-
 class WriterOp final : public CountedResourceOp<WriterResource> {
  public:
   using CountedResourceOp::CountedResourceOp;
@@ -160,13 +151,14 @@ class BeginOp final : public OpKernel {
   }
 
   void Compute(OpKernelContext* ctx) override {
-    std::shared_ptr<CheckpointWriter> writer;
+    tensorflow::core::RefCountPtr<WriterResource> resource;
     CheckpointRequest request;
-    OP_REQUIRES_OK(ctx, LookupWriter(ctx, &writer));
+    OP_REQUIRES_OK(ctx, LookupHandle(ctx, &resource));
     OP_REQUIRES_OK(ctx, ReadRequest(ctx, &request));
-    OP_REQUIRES_OK(ctx, writer->Begin(std::move(request)).status());
+    CheckpointWriter& writer = *resource->writer();
+    OP_REQUIRES_OK(ctx, writer.Begin(std::move(request)).status());
     if (kAreHeld) {
-      OP_REQUIRES_OK(ctx, writer->Write([] {}).status());
+      OP_REQUIRES_OK(ctx, writer.Write([] {}).status());
     }
   }
 
@@ -243,8 +235,9 @@ class WriteOp final : public AsyncOpKernel {
   using AsyncOpKernel::AsyncOpKernel;
 
   void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
-    std::shared_ptr<CheckpointWriter> writer;
-    OP_REQUIRES_OK_ASYNC(ctx, LookupWriter(ctx, &writer), done);
+    tensorflow::core::RefCountPtr<WriterResource> resource;
+    OP_REQUIRES_OK_ASYNC(ctx, LookupHandle(ctx, &resource), done);
+    const std::shared_ptr<CheckpointWriter> writer = resource->writer();
     const auto cancellation = std::make_shared<StepCancellation>(
         ctx, [writer](int64_t writing) { writer->Stop(writing); });
     const bool is_registered = cancellation->Register();
@@ -267,36 +260,21 @@ class WriteOp final : public AsyncOpKernel {
   }
 };
 
-class ProgressOp final : public OpKernel {
- public:
-  using OpKernel::OpKernel;
+absl::Status Progress(OpKernelContext* ctx, WriterResource& resource) {
+  const CheckpointProgress progress = resource.writer()->Progress();
+  TF_RETURN_IF_ERROR(SetScalarOutput<bool>(ctx, 0, progress.done));
+  TF_RETURN_IF_ERROR(SetScalarOutput<int64_t>(
+      ctx, 1, static_cast<int64_t>(progress.status.code())));
+  TF_RETURN_IF_ERROR(
+      SetScalarOutput<tstring>(ctx, 2, tstring(progress.status.message())));
+  TF_RETURN_IF_ERROR(SetScalarOutput<int64_t>(ctx, 3, progress.bytes));
+  TF_RETURN_IF_ERROR(SetScalarOutput<int64_t>(ctx, 4, progress.rows));
+  return SetScalarOutput<int64_t>(ctx, 5, progress.kept_peak);
+}
 
-  void Compute(OpKernelContext* ctx) override {
-    std::shared_ptr<CheckpointWriter> writer;
-    OP_REQUIRES_OK(ctx, LookupWriter(ctx, &writer));
-    const CheckpointProgress progress = writer->Progress();
-    OP_REQUIRES_OK(ctx, SetScalarOutput<bool>(ctx, 0, progress.done));
-    OP_REQUIRES_OK(ctx,
-                   SetScalarOutput<int64_t>(
-                       ctx, 1, static_cast<int64_t>(progress.status.code())));
-    OP_REQUIRES_OK(ctx, SetScalarOutput<tstring>(
-                            ctx, 2, tstring(progress.status.message())));
-    OP_REQUIRES_OK(ctx, SetScalarOutput<int64_t>(ctx, 3, progress.bytes));
-    OP_REQUIRES_OK(ctx, SetScalarOutput<int64_t>(ctx, 4, progress.rows));
-    OP_REQUIRES_OK(ctx, SetScalarOutput<int64_t>(ctx, 5, progress.kept_peak));
-  }
-};
-
-class CancelOp final : public OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* ctx) override {
-    std::shared_ptr<CheckpointWriter> writer;
-    OP_REQUIRES_OK(ctx, LookupWriter(ctx, &writer));
-    OP_REQUIRES_OK(ctx, writer->Cancel());
-  }
-};
+absl::Status Cancel(OpKernelContext* /*ctx*/, WriterResource& resource) {
+  return resource.writer()->Cancel();
+}
 
 template <typename T>
 class KeepOp final : public OpKernel {
@@ -345,6 +323,9 @@ REGISTER_KERNEL_BUILDER(Name("Syncrep>RefCheckpointBegin").Device(DEVICE_CPU),
                         BeginOp<false>);
 REGISTER_KERNEL_BUILDER(Name("Syncrep>CheckpointWrite").Device(DEVICE_CPU),
                         WriteOp);
+using ProgressOp = CallOp<WriterResource, Progress>;
+using CancelOp = CallOp<WriterResource, Cancel>;
+
 REGISTER_KERNEL_BUILDER(Name("Syncrep>CheckpointProgress").Device(DEVICE_CPU),
                         ProgressOp);
 REGISTER_KERNEL_BUILDER(Name("Syncrep>CheckpointCancel").Device(DEVICE_CPU),

@@ -1,14 +1,11 @@
 // CPU kernels of the ops that update a variable by a rule: check, lock, call
 // cc/lib/rules.
 
-#include <array>
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/types/span.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -152,24 +149,8 @@ class ApplyRuleOp final : public RuleOpBase<T> {
     if (var.NumElements() == 0 || this->MovesNothing(numbers)) {
       return;
     }
-    // The indices of var and its slots, all of which are replaced.
-    std::array<int, 1 + kMaxSlots> written;
-    std::array<std::optional<Tensor>, 1 + kMaxSlots> held;
-    const int num_written = 1 + this->inputs_.num_slots();
-    for (int i = 0; i < num_written; ++i) {
-      written[i] = i;
-    }
-    OP_REQUIRES_OK(ctx, variables.PrepareToReplace(
-                            ctx, absl::MakeSpan(written.data(), num_written),
-                            absl::MakeSpan(held.data(), num_written)));
-    RuleArraysBefore<LibT> before;
-    if (const std::optional<Tensor>& old = held[0]; old.has_value()) {
-      before.var = Data<const LibT>(*old);
-    }
-    for (int i = 1; i < num_written; ++i) {
-      if (const std::optional<Tensor>& old = held[i]; old.has_value()) {
-        before.slots[i - 1] = Data<const Slot>(*old);
-      }
+    for (int i = 0; i < 1 + this->inputs_.num_slots(); ++i) {
+      OP_REQUIRES_OK(ctx, variables.PrepareToWrite(ctx, i));
     }
     const int64_t num_rows = var.dims() == 0 ? 1 : var.dim_size(0);
     const int64_t row_size = var.NumElements() / num_rows;
@@ -177,8 +158,8 @@ class ApplyRuleOp final : public RuleOpBase<T> {
     DeviceSharder sharder(ctx);
     WithRule(this->inputs_.info->name, numbers.data(), [&](const auto& rule) {
       ApplyRule(RuleOf<LibT>(rule, BestCpuLevel(), count.draws()), num_rows,
-                row_size, Data<const LibT>(grad), before,
-                this->Arrays(variables), sharder);
+                row_size, Data<const LibT>(grad), this->Arrays(variables),
+                sharder);
     });
   }
 };

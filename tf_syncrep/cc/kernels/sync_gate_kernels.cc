@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/util/device_name_utils.h"
+#include "tf_syncrep/cc/kernels/call_op.h"
 #include "tf_syncrep/cc/kernels/counted_resource_op.h"
 #include "tf_syncrep/cc/kernels/sync_gate_resource.h"
 #include "tf_syncrep/cc/lib/gate/sync_gate.h"
@@ -29,6 +30,7 @@ using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::tstring;
+using tensorflow::core::RefCountPtr;
 
 // This is longer than any training, and short enough for nanoseconds not to
 // overflow.
@@ -166,24 +168,9 @@ class TaskIdOp final : public OpKernel {
   }
 };
 
-// A call that returns at once.
-class GateOp : public OpKernel {
+class OpenOp final : public OpKernel {
  public:
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* ctx) final {
-    std::shared_ptr<SyncGate> gate;
-    OP_REQUIRES_OK(ctx, LookupGate(ctx, &gate));
-    OP_REQUIRES_OK(ctx, Call(ctx, *gate));
-  }
-
- private:
-  virtual absl::Status Call(OpKernelContext* ctx, SyncGate& gate) = 0;
-};
-
-class OpenOp final : public GateOp {
- public:
-  explicit OpenOp(OpKernelConstruction* ctx) : GateOp(ctx) {
+  explicit OpenOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("quorum", &terms_.quorum));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("total", &terms_.total));
     for (const auto& [name, lease] :
@@ -198,146 +185,123 @@ class OpenOp final : public GateOp {
     }
   }
 
- private:
-  absl::Status Call(OpKernelContext* ctx, SyncGate& gate) override {
+  void Compute(OpKernelContext* ctx) override {
+    RefCountPtr<SyncGateResource> resource;
     int64_t step;
-    TF_RETURN_IF_ERROR(ScalarInput(ctx, "step", &step));
-    return SetScalarOutput<int64_t>(ctx, 0, gate.Open(step, terms_));
+    OP_REQUIRES_OK(ctx, LookupHandle(ctx, &resource));
+    OP_REQUIRES_OK(ctx, ScalarInput(ctx, "step", &step));
+    OP_REQUIRES_OK(ctx, SetScalarOutput<int64_t>(
+                            ctx, 0, resource->gate()->Open(step, terms_)));
   }
 
+ private:
   GateTerms terms_;
 };
 
-class AddPassesOp final : public GateOp {
-  using GateOp::GateOp;
-  absl::Status Call(OpKernelContext* ctx, SyncGate& gate) override {
-    int64_t num_passes;
-    TF_RETURN_IF_ERROR(ScalarInput(ctx, "num_passes", &num_passes));
-    gate.AddPasses(num_passes);
-    return absl::OkStatus();
-  }
-};
+absl::Status AddPasses(OpKernelContext* ctx, SyncGateResource& resource) {
+  int64_t num_passes;
+  TF_RETURN_IF_ERROR(ScalarInput(ctx, "num_passes", &num_passes));
+  resource.gate()->AddPasses(num_passes);
+  return absl::OkStatus();
+}
 
-class AdmitOp final : public GateOp {
-  using GateOp::GateOp;
-  absl::Status Call(OpKernelContext* ctx, SyncGate& gate) override {
-    Contribution contribution;
-    bool is_fit;
-    TF_RETURN_IF_ERROR(ContributionInput(ctx, &contribution));
-    TF_RETURN_IF_ERROR(ScalarInput(ctx, "fit", &is_fit));
-    SyncGate::Admission admission;
-    const GateStatus status =
-        gate.Admit(contribution.generation, contribution.worker,
-                   contribution.round, is_fit, &admission);
-    if (!status.ok()) {
-      return ToAbslStatus(status);
-    }
-    return SetScalarOutput(ctx, 0, admission == SyncGate::Admission::kAdmitted);
+absl::Status Admit(OpKernelContext* ctx, SyncGateResource& resource) {
+  Contribution contribution;
+  bool is_fit;
+  TF_RETURN_IF_ERROR(ContributionInput(ctx, &contribution));
+  TF_RETURN_IF_ERROR(ScalarInput(ctx, "fit", &is_fit));
+  SyncGate::Admission admission;
+  const GateStatus status =
+      resource.gate()->Admit(contribution.generation, contribution.worker,
+                             contribution.round, is_fit, &admission);
+  if (!status.ok()) {
+    return ToAbslStatus(status);
   }
-};
+  return SetScalarOutput(ctx, 0, admission == SyncGate::Admission::kAdmitted);
+}
 
-class CommitOp final : public GateOp {
-  using GateOp::GateOp;
-  absl::Status Call(OpKernelContext* ctx, SyncGate& gate) override {
-    Contribution contribution;
-    TF_RETURN_IF_ERROR(ContributionInput(ctx, &contribution));
-    return SetScalarOutput(
-        ctx, 0,
-        gate.Commit(contribution.generation, contribution.worker,
-                    contribution.round));
-  }
-};
+absl::Status Commit(OpKernelContext* ctx, SyncGateResource& resource) {
+  Contribution contribution;
+  TF_RETURN_IF_ERROR(ContributionInput(ctx, &contribution));
+  return SetScalarOutput(
+      ctx, 0,
+      resource.gate()->Commit(contribution.generation, contribution.worker,
+                              contribution.round));
+}
 
-class AbortOp final : public GateOp {
-  using GateOp::GateOp;
-  absl::Status Call(OpKernelContext* ctx, SyncGate& gate) override {
-    Contribution contribution;
-    TF_RETURN_IF_ERROR(ContributionInput(ctx, &contribution));
-    gate.Abort(contribution.generation, contribution.worker,
-               contribution.round);
-    return absl::OkStatus();
-  }
-};
+absl::Status Abort(OpKernelContext* ctx, SyncGateResource& resource) {
+  Contribution contribution;
+  TF_RETURN_IF_ERROR(ContributionInput(ctx, &contribution));
+  resource.gate()->Abort(contribution.generation, contribution.worker,
+                         contribution.round);
+  return absl::OkStatus();
+}
 
-class LeaveOp final : public GateOp {
-  using GateOp::GateOp;
-  absl::Status Call(OpKernelContext* ctx, SyncGate& gate) override {
-    GateWorker worker;
-    TF_RETURN_IF_ERROR(WorkerInput(ctx, &worker));
-    gate.Leave(worker);
-    return absl::OkStatus();
-  }
-};
+absl::Status Leave(OpKernelContext* ctx, SyncGateResource& resource) {
+  GateWorker worker;
+  TF_RETURN_IF_ERROR(WorkerInput(ctx, &worker));
+  resource.gate()->Leave(worker);
+  return absl::OkStatus();
+}
 
-class AdvanceOp final : public GateOp {
-  using GateOp::GateOp;
-  absl::Status Call(OpKernelContext* ctx, SyncGate& gate) override {
-    int64_t generation;
-    int64_t round;
-    int64_t step;
-    TF_RETURN_IF_ERROR(ScalarInput(ctx, "generation", &generation));
-    TF_RETURN_IF_ERROR(ScalarInput(ctx, "round", &round));
-    TF_RETURN_IF_ERROR(ScalarInput(ctx, "step", &step));
-    bool advanced;
-    const GateStatus status = gate.Advance(generation, round, step, &advanced);
-    if (!status.ok()) {
-      return ToAbslStatus(status);
-    }
-    return SetScalarOutput(ctx, 0, advanced);
+absl::Status Advance(OpKernelContext* ctx, SyncGateResource& resource) {
+  int64_t generation;
+  int64_t round;
+  int64_t step;
+  TF_RETURN_IF_ERROR(ScalarInput(ctx, "generation", &generation));
+  TF_RETURN_IF_ERROR(ScalarInput(ctx, "round", &round));
+  TF_RETURN_IF_ERROR(ScalarInput(ctx, "step", &step));
+  bool advanced;
+  const GateStatus status =
+      resource.gate()->Advance(generation, round, step, &advanced);
+  if (!status.ok()) {
+    return ToAbslStatus(status);
   }
-};
+  return SetScalarOutput(ctx, 0, advanced);
+}
 
-class CancelUpdaterOp final : public GateOp {
-  using GateOp::GateOp;
-  absl::Status Call(OpKernelContext* ctx, SyncGate& gate) override {
-    int64_t generation;
-    GateWorker worker;
-    TF_RETURN_IF_ERROR(ScalarInput(ctx, "generation", &generation));
-    TF_RETURN_IF_ERROR(WorkerInput(ctx, &worker));
-    gate.CancelUpdater(generation, worker);
-    return absl::OkStatus();
-  }
-};
+absl::Status CancelUpdater(OpKernelContext* ctx, SyncGateResource& resource) {
+  int64_t generation;
+  GateWorker worker;
+  TF_RETURN_IF_ERROR(ScalarInput(ctx, "generation", &generation));
+  TF_RETURN_IF_ERROR(WorkerInput(ctx, &worker));
+  resource.gate()->CancelUpdater(generation, worker);
+  return absl::OkStatus();
+}
 
-class ConfigureOp final : public GateOp {
-  using GateOp::GateOp;
-  absl::Status Call(OpKernelContext* ctx, SyncGate& gate) override {
-    int64_t quorum;
-    int64_t total;
-    TF_RETURN_IF_ERROR(ScalarInput(ctx, "quorum", &quorum));
-    TF_RETURN_IF_ERROR(ScalarInput(ctx, "total", &total));
-    return ToAbslStatus(gate.Configure(quorum, total));
-  }
-};
+absl::Status Configure(OpKernelContext* ctx, SyncGateResource& resource) {
+  int64_t quorum;
+  int64_t total;
+  TF_RETURN_IF_ERROR(ScalarInput(ctx, "quorum", &quorum));
+  TF_RETURN_IF_ERROR(ScalarInput(ctx, "total", &total));
+  return ToAbslStatus(resource.gate()->Configure(quorum, total));
+}
 
-class CloseOp final : public GateOp {
-  using GateOp::GateOp;
-  absl::Status Call(OpKernelContext* ctx, SyncGate& gate) override {
-    int64_t generation;
-    TF_RETURN_IF_ERROR(ScalarInput(ctx, "generation", &generation));
-    gate.Close(generation);
-    return absl::OkStatus();
-  }
-};
+absl::Status Close(OpKernelContext* ctx, SyncGateResource& resource) {
+  int64_t generation;
+  TF_RETURN_IF_ERROR(ScalarInput(ctx, "generation", &generation));
+  resource.gate()->Close(generation);
+  return absl::OkStatus();
+}
 
-class FailOp final : public GateOp {
-  using GateOp::GateOp;
-  absl::Status Call(OpKernelContext* ctx, SyncGate& gate) override {
-    int32_t code;
-    tstring message;
-    int64_t generation;
-    TF_RETURN_IF_ERROR(ScalarInput(ctx, "code", &code));
-    TF_RETURN_IF_ERROR(ScalarInput(ctx, "message", &message));
-    TF_RETURN_IF_ERROR(ScalarInput(ctx, "generation", &generation));
-    if (code < static_cast<int>(absl::StatusCode::kCancelled) ||
-        code > static_cast<int>(absl::StatusCode::kUnauthenticated)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "code must be a canonical error code in [1, 16], but is ", code));
-    }
-    gate.Fail(generation, {code, std::string(message)});
-    return absl::OkStatus();
+absl::Status Fail(OpKernelContext* ctx, SyncGateResource& resource) {
+  int32_t code;
+  tstring message;
+  int64_t generation;
+  TF_RETURN_IF_ERROR(ScalarInput(ctx, "code", &code));
+  TF_RETURN_IF_ERROR(ScalarInput(ctx, "message", &message));
+  TF_RETURN_IF_ERROR(ScalarInput(ctx, "generation", &generation));
+  if (code < static_cast<int>(absl::StatusCode::kCancelled) ||
+      code > static_cast<int>(absl::StatusCode::kUnauthenticated)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "code must be a canonical error code in [1, 16], but is ", code));
   }
-};
+  resource.gate()->Fail(generation, {code, std::string(message)});
+  return absl::OkStatus();
+}
+
+template <absl::Status (*kCall)(OpKernelContext*, SyncGateResource&)>
+using GateOp = CallOp<SyncGateResource, kCall>;
 
 // A call that waits.
 class WaitOp : public AsyncOpKernel {
@@ -345,8 +309,9 @@ class WaitOp : public AsyncOpKernel {
   using AsyncOpKernel::AsyncOpKernel;
 
   void ComputeAsync(OpKernelContext* ctx, DoneCallback done) final {
-    std::shared_ptr<SyncGate> gate;
-    OP_REQUIRES_OK_ASYNC(ctx, LookupGate(ctx, &gate), done);
+    RefCountPtr<SyncGateResource> resource;
+    OP_REQUIRES_OK_ASYNC(ctx, LookupHandle(ctx, &resource), done);
+    const std::shared_ptr<SyncGate> gate = resource->gate();
     const auto cancellation = std::make_shared<StepCancellation>(
         ctx, [gate](int64_t wait) { gate->Cancel(wait); });
     OP_REQUIRES_ASYNC(ctx, cancellation->Register(),
@@ -503,20 +468,20 @@ class DrainOp final : public WaitOp {
 TF_SYNCREP_REGISTER("SyncGate", SyncGateOp);
 TF_SYNCREP_REGISTER("TaskId", TaskIdOp);
 TF_SYNCREP_REGISTER("SyncGateOpen", OpenOp);
-TF_SYNCREP_REGISTER("SyncGateAddPasses", AddPassesOp);
+TF_SYNCREP_REGISTER("SyncGateAddPasses", GateOp<AddPasses>);
 TF_SYNCREP_REGISTER("SyncGateAcquire", AcquireOp);
-TF_SYNCREP_REGISTER("SyncGateAdmit", AdmitOp);
-TF_SYNCREP_REGISTER("SyncGateCommit", CommitOp);
-TF_SYNCREP_REGISTER("SyncGateAbort", AbortOp);
-TF_SYNCREP_REGISTER("SyncGateLeave", LeaveOp);
+TF_SYNCREP_REGISTER("SyncGateAdmit", GateOp<Admit>);
+TF_SYNCREP_REGISTER("SyncGateCommit", GateOp<Commit>);
+TF_SYNCREP_REGISTER("SyncGateAbort", GateOp<Abort>);
+TF_SYNCREP_REGISTER("SyncGateLeave", GateOp<Leave>);
 TF_SYNCREP_REGISTER("SyncGateWaitQuorum", WaitQuorumOp);
 TF_SYNCREP_REGISTER("SyncGateFlush", FlushOp);
-TF_SYNCREP_REGISTER("SyncGateAdvance", AdvanceOp);
+TF_SYNCREP_REGISTER("SyncGateAdvance", GateOp<Advance>);
 TF_SYNCREP_REGISTER("SyncGateDrain", DrainOp);
-TF_SYNCREP_REGISTER("SyncGateCancelUpdater", CancelUpdaterOp);
-TF_SYNCREP_REGISTER("SyncGateConfigure", ConfigureOp);
-TF_SYNCREP_REGISTER("SyncGateClose", CloseOp);
-TF_SYNCREP_REGISTER("SyncGateFail", FailOp);
+TF_SYNCREP_REGISTER("SyncGateCancelUpdater", GateOp<CancelUpdater>);
+TF_SYNCREP_REGISTER("SyncGateConfigure", GateOp<Configure>);
+TF_SYNCREP_REGISTER("SyncGateClose", GateOp<Close>);
+TF_SYNCREP_REGISTER("SyncGateFail", GateOp<Fail>);
 
 #undef TF_SYNCREP_REGISTER
 

@@ -7,7 +7,6 @@
 #include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/logging.h"
 #include "tf_syncrep/cc/lib/gate/gate_event_log.h"
-#include "tf_syncrep/cc/tf/scalar_input.h"
 
 namespace tf_syncrep {
 namespace {
@@ -48,15 +47,6 @@ std::string SyncGateResource::DebugString() const {
   const SyncGateStats stats = gate_->Stats();
   return absl::StrCat("SyncGate of generation ", stats.generation, ", round ",
                       stats.round, ", step ", stats.step);
-}
-
-absl::Status LookupGate(OpKernelContext* ctx, std::shared_ptr<SyncGate>* gate) {
-  TF_RETURN_IF_ERROR(CheckScalarInput(ctx, "handle"));
-  tensorflow::core::RefCountPtr<SyncGateResource> resource;
-  TF_RETURN_IF_ERROR(tensorflow::LookupResource(
-      ctx, tensorflow::HandleFromInput(ctx, 0), &resource));
-  *gate = resource->gate();
-  return absl::OkStatus();
 }
 
 absl::Status ToAbslStatus(const GateStatus& status) {

@@ -37,10 +37,6 @@ class SyncGateResource final : public tensorflow::ResourceBase {
   LeaseTimer timer_;
 };
 
-// Finds the gate of the op's input "handle".
-absl::Status LookupGate(tensorflow::OpKernelContext* ctx,
-                        std::shared_ptr<SyncGate>* gate);
-
 absl::Status ToAbslStatus(const GateStatus& status);
 
 }  // namespace tf_syncrep

@@ -1,12 +1,12 @@
 // The kernel of SyncGateStats: a gate's counters as tensors.
 
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
+#include "tf_syncrep/cc/kernels/call_op.h"
 #include "tf_syncrep/cc/kernels/sync_gate_resource.h"
 #include "tf_syncrep/cc/lib/gate/sync_gate.h"
 
@@ -14,7 +14,6 @@ namespace tf_syncrep {
 namespace {
 
 using tensorflow::DEVICE_CPU;
-using tensorflow::OpKernel;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::tstring;
@@ -91,54 +90,44 @@ const std::vector<Counter<GateWorkerStats>>& WorkerCounters() {
 
 #undef TF_SYNCREP_COUNTER
 
-class StatsOp final : public OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* ctx) override {
-    std::shared_ptr<SyncGate> gate;
-    OP_REQUIRES_OK(ctx, LookupGate(ctx, &gate));
-    OP_REQUIRES_OK(ctx, Output(ctx, gate->Stats()));
+absl::Status Stats(OpKernelContext* ctx, SyncGateResource& resource) {
+  const SyncGateStats stats = resource.gate()->Stats();
+  const auto& counters = GateCounters();
+  const auto& worker_counters = WorkerCounters();
+  const int64_t num_counters = static_cast<int64_t>(counters.size());
+  const int64_t num_workers = static_cast<int64_t>(stats.workers.size());
+  const int64_t num_worker_counters =
+      static_cast<int64_t>(worker_counters.size());
+  Tensor* names;
+  Tensor* values;
+  Tensor* devices;
+  Tensor* device_names;
+  Tensor* device_values;
+  TF_RETURN_IF_ERROR(ctx->allocate_output(0, {num_counters}, &names));
+  TF_RETURN_IF_ERROR(ctx->allocate_output(1, {num_counters}, &values));
+  TF_RETURN_IF_ERROR(ctx->allocate_output(2, {num_workers}, &devices));
+  TF_RETURN_IF_ERROR(
+      ctx->allocate_output(3, {num_worker_counters}, &device_names));
+  TF_RETURN_IF_ERROR(ctx->allocate_output(4, {num_workers, num_worker_counters},
+                                          &device_values));
+  for (int64_t i = 0; i < num_counters; ++i) {
+    names->vec<tstring>()(i) = counters[i].name;
+    values->vec<int64_t>()(i) = counters[i].value(stats);
   }
-
- private:
-  static absl::Status Output(OpKernelContext* ctx, const SyncGateStats& stats) {
-    const auto& counters = GateCounters();
-    const auto& worker_counters = WorkerCounters();
-    const int64_t num_counters = static_cast<int64_t>(counters.size());
-    const int64_t num_workers = static_cast<int64_t>(stats.workers.size());
-    const int64_t num_worker_counters =
-        static_cast<int64_t>(worker_counters.size());
-    Tensor* names;
-    Tensor* values;
-    Tensor* devices;
-    Tensor* device_names;
-    Tensor* device_values;
-    TF_RETURN_IF_ERROR(ctx->allocate_output(0, {num_counters}, &names));
-    TF_RETURN_IF_ERROR(ctx->allocate_output(1, {num_counters}, &values));
-    TF_RETURN_IF_ERROR(ctx->allocate_output(2, {num_workers}, &devices));
-    TF_RETURN_IF_ERROR(
-        ctx->allocate_output(3, {num_worker_counters}, &device_names));
-    TF_RETURN_IF_ERROR(ctx->allocate_output(
-        4, {num_workers, num_worker_counters}, &device_values));
-    for (int64_t i = 0; i < num_counters; ++i) {
-      names->vec<tstring>()(i) = counters[i].name;
-      values->vec<int64_t>()(i) = counters[i].value(stats);
-    }
+  for (int64_t j = 0; j < num_worker_counters; ++j) {
+    device_names->vec<tstring>()(j) = worker_counters[j].name;
+  }
+  for (int64_t i = 0; i < num_workers; ++i) {
+    devices->vec<tstring>()(i) = stats.workers[i].device;
     for (int64_t j = 0; j < num_worker_counters; ++j) {
-      device_names->vec<tstring>()(j) = worker_counters[j].name;
+      device_values->matrix<int64_t>()(i, j) =
+          worker_counters[j].value(stats.workers[i]);
     }
-    for (int64_t i = 0; i < num_workers; ++i) {
-      devices->vec<tstring>()(i) = stats.workers[i].device;
-      for (int64_t j = 0; j < num_worker_counters; ++j) {
-        device_values->matrix<int64_t>()(i, j) =
-            worker_counters[j].value(stats.workers[i]);
-      }
-    }
-    return absl::OkStatus();
   }
-};
+  return absl::OkStatus();
+}
 
+using StatsOp = CallOp<SyncGateResource, Stats>;
 REGISTER_KERNEL_BUILDER(Name("Syncrep>SyncGateStats").Device(DEVICE_CPU),
                         StatsOp);
 

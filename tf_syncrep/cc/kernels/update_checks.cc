@@ -1,5 +1,7 @@
 #include "tf_syncrep/cc/kernels/update_checks.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/types.h"
 #include "tf_syncrep/cc/tf/device_sharder.h"
@@ -73,6 +75,14 @@ absl::Status GroupRows(OpKernelContext* ctx, const Tensor& indices,
                        int64_t num_rows, RowGroups::BadRows bad_rows,
                        RowGroups* rows) {
   const int64_t size = indices.NumElements();
+  for (const auto& [name, num] :
+       {std::pair<const char*, int64_t>("var", num_rows), {"indices", size}}) {
+    if (num > RowGroups::kMax) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, " must have at most ", RowGroups::kMax,
+                       " rows for a sparse update, but has ", num));
+    }
+  }
   DeviceSharder sharder(ctx);
   BadRow bad_row;
   const auto find = [&](const auto* data) {

@@ -14,6 +14,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/tensor.h"
+#include "tf_syncrep/cc/kernels/call_op.h"
 #include "tf_syncrep/cc/kernels/counted_resource_op.h"
 #include "tf_syncrep/cc/kernels/sync_gate_resource.h"
 #include "tf_syncrep/cc/lib/array.h"
@@ -30,7 +31,6 @@ namespace {
 
 using tensorflow::AsyncOpKernel;
 using tensorflow::DEVICE_CPU;
-using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::ResourceBase;
@@ -70,13 +70,6 @@ class WorkQueueResource final : public ResourceBase {
   const std::shared_ptr<WorkQueue> queue_;
   LeaseTimer timer_;
 };
-
-absl::Status Lookup(OpKernelContext* ctx,
-                    tensorflow::core::RefCountPtr<WorkQueueResource>* result) {
-  TF_RETURN_IF_ERROR(CheckScalarInput(ctx, "handle"));
-  return tensorflow::LookupResource(ctx, tensorflow::HandleFromInput(ctx, 0),
-                                    result);
-}
 
 class WorkQueueOp final : public CountedResourceOp<WorkQueueResource> {
  public:
@@ -141,7 +134,7 @@ class TakeOp final : public AsyncOpKernel {
 
   void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
     tensorflow::core::RefCountPtr<WorkQueueResource> resource;
-    OP_REQUIRES_OK_ASYNC(ctx, Lookup(ctx, &resource), done);
+    OP_REQUIRES_OK_ASYNC(ctx, LookupHandle(ctx, &resource), done);
     tstring device;
     int64_t incarnation;
     int64_t stream;
@@ -189,55 +182,43 @@ class TakeOp final : public AsyncOpKernel {
   }
 };
 
-class LimitOp final : public OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* ctx) override {
-    tensorflow::core::RefCountPtr<WorkQueueResource> resource;
-    OP_REQUIRES_OK(ctx, Lookup(ctx, &resource));
-    int64_t epoch;
-    OP_REQUIRES_OK(ctx, ScalarInput(ctx, "epoch", &epoch));
-    OP_REQUIRES(
-        ctx, epoch >= WorkQueue::kNoLimit,
-        absl::InvalidArgumentError(absl::StrCat(
-            "epoch must be at least 0, or -1 for no limit, but is ", epoch)));
-    resource->queue()->SetLimit(epoch);
+absl::Status Limit(OpKernelContext* ctx, WorkQueueResource& resource) {
+  int64_t epoch;
+  TF_RETURN_IF_ERROR(ScalarInput(ctx, "epoch", &epoch));
+  if (epoch < WorkQueue::kNoLimit) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "epoch must be at least 0, or -1 for no limit, but is ", epoch));
   }
-};
+  resource.queue()->SetLimit(epoch);
+  return absl::OkStatus();
+}
 
-class StatsOp final : public OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* ctx) override {
-    tensorflow::core::RefCountPtr<WorkQueueResource> resource;
-    OP_REQUIRES_OK(ctx, Lookup(ctx, &resource));
-    const WorkQueueStats stats = resource->queue()->Stats();
-    const std::vector<std::pair<const char*, int64_t>> counters = {
-        {"epoch", stats.epoch},
-        {"position", stats.position},
-        {"handed_out", stats.handed_out},
-        {"done", stats.done},
-        {"in_flight", stats.in_flight},
-        {"given_back", stats.given_back},
-        {"repeated", stats.repeated},
-        {"waiting_items", stats.waiting_items},
-        {"late", stats.late},
-        {"waiting", stats.waiting},
-        {"limit", stats.limit},
-    };
-    const auto size = static_cast<int64_t>(counters.size());
-    Tensor* names;
-    Tensor* values;
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, {size}, &names));
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(1, {size}, &values));
-    for (int64_t i = 0; i < size; ++i) {
-      Data<tstring>(*names)[i] = counters[i].first;
-      Data<int64_t>(*values)[i] = counters[i].second;
-    }
+absl::Status Stats(OpKernelContext* ctx, WorkQueueResource& resource) {
+  const WorkQueueStats stats = resource.queue()->Stats();
+  const std::vector<std::pair<const char*, int64_t>> counters = {
+      {"epoch", stats.epoch},
+      {"position", stats.position},
+      {"handed_out", stats.handed_out},
+      {"done", stats.done},
+      {"in_flight", stats.in_flight},
+      {"given_back", stats.given_back},
+      {"repeated", stats.repeated},
+      {"waiting_items", stats.waiting_items},
+      {"late", stats.late},
+      {"waiting", stats.waiting},
+      {"limit", stats.limit},
+  };
+  const auto size = static_cast<int64_t>(counters.size());
+  Tensor* names;
+  Tensor* values;
+  TF_RETURN_IF_ERROR(ctx->allocate_output(0, {size}, &names));
+  TF_RETURN_IF_ERROR(ctx->allocate_output(1, {size}, &values));
+  for (int64_t i = 0; i < size; ++i) {
+    Data<tstring>(*names)[i] = counters[i].first;
+    Data<int64_t>(*values)[i] = counters[i].second;
   }
-};
+  return absl::OkStatus();
+}
 
 // A queue's state begins with numbers that must match the queue: of items and
 // epochs, and the order.
@@ -254,98 +235,79 @@ std::string DescribeSignature(const int64_t* numbers) {
                       ", seed=", numbers[4]);
 }
 
-class SaveOp final : public OpKernel {
- public:
-  using OpKernel::OpKernel;
+absl::Status SetOutput(OpKernelContext* ctx,
+                       const std::vector<int64_t>& numbers) {
+  Tensor* output;
+  TF_RETURN_IF_ERROR(
+      ctx->allocate_output(0, {static_cast<int64_t>(numbers.size())}, &output));
+  std::copy(numbers.begin(), numbers.end(), Data<int64_t>(*output));
+  return absl::OkStatus();
+}
 
-  void Compute(OpKernelContext* ctx) override {
-    tensorflow::core::RefCountPtr<WorkQueueResource> resource;
-    OP_REQUIRES_OK(ctx, Lookup(ctx, &resource));
-    const WorkQueueState state = resource->queue()->Save();
-    std::vector<int64_t> numbers = Signature(resource->options());
-    numbers.insert(numbers.end(),
-                   {state.epoch, state.position, state.handed_out, state.done,
-                    state.given_back, state.repeated, state.late, state.limit});
-    for (const WorkItem& item : state.waiting_items) {
-      numbers.insert(numbers.end(), {item.epoch, item.item});
+absl::Status Save(OpKernelContext* ctx, WorkQueueResource& resource) {
+  const WorkQueueState state = resource.queue()->Save();
+  std::vector<int64_t> numbers = Signature(resource.options());
+  numbers.insert(numbers.end(),
+                 {state.epoch, state.position, state.handed_out, state.done,
+                  state.given_back, state.repeated, state.late, state.limit});
+  for (const WorkItem& item : state.waiting_items) {
+    numbers.insert(numbers.end(), {item.epoch, item.item});
+  }
+  return SetOutput(ctx, numbers);
+}
+
+absl::Status Recent(OpKernelContext* ctx, WorkQueueResource& resource) {
+  return SetOutput(ctx, resource.queue()->Recent());
+}
+
+absl::Status Restore(OpKernelContext* ctx, WorkQueueResource& resource) {
+  const Tensor& input = ctx->input(1);
+  const std::vector<int64_t> signature = Signature(resource.options());
+  constexpr int64_t kNumCounters = 8;
+  const auto begin = static_cast<int64_t>(signature.size()) + kNumCounters;
+  if (input.dims() != 1 || input.NumElements() < begin ||
+      (input.NumElements() - begin) % 2 != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("state must be what WorkQueueSave gave, but has shape ",
+                     input.shape().DebugString()));
+  }
+  const int64_t* const numbers = Data<const int64_t>(input);
+  if (!std::equal(signature.begin(), signature.end(), numbers)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the state must be of a work queue with these items, epochs and "
+        "order: ",
+        DescribeSignature(signature.data()),
+        ". Received: the state of one with ", DescribeSignature(numbers)));
+  }
+  const int64_t* const counters = numbers + signature.size();
+  WorkQueueState state = {counters[0], counters[1], counters[2],
+                          counters[3], counters[4], counters[5],
+                          counters[6], counters[7], {}};
+  for (int64_t i = begin; i < input.NumElements(); i += 2) {
+    if (!Append<WorkItem>({numbers[i], numbers[i + 1]}, &state.waiting_items)) {
+      return OutOfMemory("the items of a work queue", input.TotalBytes());
     }
-    Tensor* output;
-    OP_REQUIRES_OK(
-        ctx, ctx->allocate_output(0, {static_cast<int64_t>(numbers.size())},
-                                  &output));
-    std::copy(numbers.begin(), numbers.end(), Data<int64_t>(*output));
   }
-};
+  return ToAbslStatus(resource.queue()->Restore(state));
+}
 
-class RecentOp final : public OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* ctx) override {
-    tensorflow::core::RefCountPtr<WorkQueueResource> resource;
-    OP_REQUIRES_OK(ctx, Lookup(ctx, &resource));
-    const std::vector<int64_t> items = resource->queue()->Recent();
-    Tensor* output;
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(
-                            0, {static_cast<int64_t>(items.size())}, &output));
-    std::copy(items.begin(), items.end(), Data<int64_t>(*output));
-  }
-};
-
-class RestoreOp final : public OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* ctx) override {
-    tensorflow::core::RefCountPtr<WorkQueueResource> resource;
-    OP_REQUIRES_OK(ctx, Lookup(ctx, &resource));
-    const Tensor& input = ctx->input(1);
-    const std::vector<int64_t> signature = Signature(resource->options());
-    constexpr int64_t kNumCounters = 8;
-    const auto begin = static_cast<int64_t>(signature.size()) + kNumCounters;
-    OP_REQUIRES(ctx,
-                input.dims() == 1 && input.NumElements() >= begin &&
-                    (input.NumElements() - begin) % 2 == 0,
-                absl::InvalidArgumentError(absl::StrCat(
-                    "state must be what WorkQueueSave gave, but has shape ",
-                    input.shape().DebugString())));
-    const int64_t* const numbers = Data<const int64_t>(input);
-    OP_REQUIRES(
-        ctx, std::equal(signature.begin(), signature.end(), numbers),
-        absl::InvalidArgumentError(absl::StrCat(
-            "the state must be of a work queue with these items, epochs and "
-            "order: ",
-            DescribeSignature(signature.data()),
-            ". Received: the state of one with ", DescribeSignature(numbers))));
-    const int64_t* const counters = numbers + signature.size();
-    WorkQueueState state = {counters[0], counters[1], counters[2],
-                            counters[3], counters[4], counters[5],
-                            counters[6], counters[7], {}};
-    for (int64_t i = begin; i < input.NumElements(); i += 2) {
-      OP_REQUIRES(
-          ctx,
-          Append<WorkItem>({numbers[i], numbers[i + 1]}, &state.waiting_items),
-          OutOfMemory("the items of a work queue", input.TotalBytes()));
-    }
-    const GateStatus status = resource->queue()->Restore(state);
-    OP_REQUIRES(ctx, status.ok(), ToAbslStatus(status));
-  }
-};
+template <absl::Status (*kCall)(OpKernelContext*, WorkQueueResource&)>
+using QueueOp = CallOp<WorkQueueResource, kCall>;
 
 REGISTER_KERNEL_BUILDER(Name("Syncrep>WorkQueue").Device(DEVICE_CPU),
                         WorkQueueOp);
 REGISTER_KERNEL_BUILDER(Name("Syncrep>WorkQueueTake").Device(DEVICE_CPU),
                         TakeOp);
 REGISTER_KERNEL_BUILDER(Name("Syncrep>WorkQueueLimit").Device(DEVICE_CPU),
-                        LimitOp);
+                        QueueOp<Limit>);
 REGISTER_KERNEL_BUILDER(Name("Syncrep>WorkQueueStats").Device(DEVICE_CPU),
-                        StatsOp);
+                        QueueOp<Stats>);
 REGISTER_KERNEL_BUILDER(Name("Syncrep>WorkQueueSave").Device(DEVICE_CPU),
-                        SaveOp);
+                        QueueOp<Save>);
 REGISTER_KERNEL_BUILDER(Name("Syncrep>WorkQueueRecent").Device(DEVICE_CPU),
-                        RecentOp);
+                        QueueOp<Recent>);
 REGISTER_KERNEL_BUILDER(Name("Syncrep>WorkQueueRestore").Device(DEVICE_CPU),
-                        RestoreOp);
+                        QueueOp<Restore>);
 
 }  // namespace
 }  // namespace tf_syncrep

@@ -6,14 +6,6 @@
 
 namespace tf_syncrep {
 
-GradientSum& TakenGradients::Merged(Sharder& sharder) {
-  while (sums.size() > 1) {
-    sums[0]->Merge(*sums[1], sharder);
-    sums.erase(sums.begin() + 1);
-  }
-  return *sums[0];
-}
-
 bool Accumulator::DropIfStale(int64_t step) {
   const MutexLock lock(mu_);
   return CountIfStale(step);
@@ -21,9 +13,9 @@ bool Accumulator::DropIfStale(int64_t step) {
 
 Accumulator::PushResult Accumulator::Push(
     int64_t step, const std::vector<int64_t>& shape,
-    const std::function<bool(GradientSum&, bool)>& add, Sharder& sharder,
+    const std::function<bool(GradientSum&, bool)>& add,
     std::vector<int64_t>* held_shape) {
-  std::vector<StepSum> discarded;
+  std::unique_ptr<GradientSum> discarded;
   std::vector<Served> served;
   waiting_pushes_.fetch_add(1);
   {
@@ -33,22 +25,23 @@ Accumulator::PushResult Accumulator::Push(
       return PushResult::kStale;
     }
     if (mode_ == AccumulatorMode::kRound && step > step_) {
-      DiscardExcept([](int64_t, int64_t) { return false; }, step, &discarded);
+      discarded = Discard();
       step_ = step;
     }
     if (num_held_ > 0 && shape != shape_) {
       *held_shape = shape_;
       return PushResult::kShapeMismatch;
     }
-    const auto sum = SumFor(step, sharder);
-    if (!add(*sum->sum, others_wait)) {
-      if (sum->num_gradients == 0) {
-        sums_.erase(sum);
+    if (sum_ == nullptr) {
+      sum_ = make_sum_();
+    }
+    if (!add(*sum_, others_wait)) {
+      if (num_held_ == 0) {
+        sum_ = nullptr;
       }
       return PushResult::kOutOfMemory;
     }
     shape_ = shape;
-    ++sum->num_gradients;
     ++num_held_;
     ++counts_.pushed;
     ++counts_.accepted;
@@ -91,17 +84,13 @@ void Accumulator::Cancel(const std::shared_ptr<PendingTake>& take) {
   Tell(std::move(served));
 }
 
-bool Accumulator::TakeRound(
-    int64_t round, int64_t num_gradients, TakenGradients* taken,
-    int64_t* held_round, int64_t* num_held,
-    const std::function<bool(const std::vector<int64_t>&)>& prepare) {
+bool Accumulator::TakeRound(int64_t round, int64_t num_gradients,
+                            TakenGradients* taken, int64_t* held_round,
+                            int64_t* num_held) {
   const MutexLock lock(mu_);
   *held_round = step_;
   *num_held = num_held_;
   if (round != step_ || num_gradients != num_held_ || num_held_ == 0) {
-    return false;
-  }
-  if (prepare != nullptr && !prepare(shape_)) {
     return false;
   }
   *taken = TakeAll();
@@ -109,14 +98,10 @@ bool Accumulator::TakeRound(
 }
 
 int64_t Accumulator::SetStep(int64_t step) {
-  std::vector<StepSum> discarded;
+  std::unique_ptr<GradientSum> discarded;
   const MutexLock lock(mu_);
-  if (mode_ == AccumulatorMode::kRound) {
-    DiscardExcept([](int64_t held, int64_t s) { return held == s; }, step,
-                  &discarded);
-  } else {
-    DiscardExcept([](int64_t held, int64_t s) { return held >= s; }, step,
-                  &discarded);
+  if (mode_ == AccumulatorMode::kRound && step != step_) {
+    discarded = Discard();
   }
   return std::exchange(step_, step);
 }
@@ -131,9 +116,7 @@ AccumulatorStats Accumulator::stats() const {
   AccumulatorStats stats = counts_;
   stats.step = step_;
   stats.held = num_held_;
-  for (const StepSum& sum : sums_) {
-    stats.bytes += sum.sum->held_bytes();
-  }
+  stats.bytes = sum_ == nullptr ? 0 : sum_->held_bytes();
   return stats;
 }
 
@@ -146,45 +129,14 @@ bool Accumulator::CountIfStale(int64_t step) {
   return true;
 }
 
-std::vector<Accumulator::StepSum>::iterator Accumulator::SumFor(
-    int64_t step, Sharder& sharder) {
-  const auto is_before = [](const StepSum& sum, int64_t s) {
-    return sum.step < s;
-  };
-  auto place = std::lower_bound(sums_.begin(), sums_.end(), step, is_before);
-  if (place != sums_.end() && place->step == step) {
-    return place;
-  }
-  if (sums_.size() == kMaxSums) {
-    sums_[0].sum->Merge(*sums_[1].sum, sharder);
-    sums_[0].num_gradients += sums_[1].num_gradients;
-    sums_.erase(sums_.begin() + 1);
-    place = std::lower_bound(sums_.begin(), sums_.end(), step, is_before);
-  }
-  return sums_.insert(place, {step, 0, make_sum_()});
-}
-
-void Accumulator::DiscardExcept(bool (*keep)(int64_t held, int64_t step),
-                                int64_t step, std::vector<StepSum>* discarded) {
-  std::vector<StepSum> kept;
-  for (StepSum& sum : sums_) {
-    if (keep(sum.step, step)) {
-      kept.push_back(std::move(sum));
-      continue;
-    }
-    num_held_ -= sum.num_gradients;
-    counts_.voided += sum.num_gradients;
-    discarded->push_back(std::move(sum));
-  }
-  sums_ = std::move(kept);
+std::unique_ptr<GradientSum> Accumulator::Discard() {
+  counts_.voided += std::exchange(num_held_, 0);
+  return std::move(sum_);
 }
 
 TakenGradients Accumulator::TakeAll() {
   TakenGradients taken;
-  for (StepSum& sum : sums_) {
-    taken.sums.push_back(std::move(sum.sum));
-  }
-  sums_.clear();
+  taken.sum = std::move(sum_);
   taken.num_gradients = std::exchange(num_held_, 0);
   taken.shape = shape_;
   counts_.taken += taken.num_gradients;

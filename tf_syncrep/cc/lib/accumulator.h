@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "tf_syncrep/cc/lib/mutex.h"
-#include "tf_syncrep/cc/lib/sharder.h"
 
 namespace tf_syncrep {
 
@@ -44,10 +43,6 @@ class GradientSum {
  public:
   virtual ~GradientSum() = default;
 
-  // Adds `other`, a sum of the same kind over gradients of the same shape.
-  // `other` is used up.
-  virtual void Merge(GradientSum& other, Sharder& sharder) = 0;
-
   // How much memory the sum holds, in bytes.
   virtual int64_t held_bytes() const = 0;
 
@@ -58,14 +53,10 @@ class GradientSum {
 
 // Gradients that left an accumulator.
 struct TakenGradients {
-  // One sum or more, oldest step first. Empty after a cancelled take.
-  std::vector<std::unique_ptr<GradientSum>> sums;
+  std::unique_ptr<GradientSum> sum;  // null after a cancelled take
   int64_t num_gradients = 0;
   // The dimensions that all gradients share: see Accumulator::Push().
   std::vector<int64_t> shape;
-
-  // Merges all sums into one and returns it.
-  GradientSum& Merged(Sharder& sharder);
 };
 
 // One request for the gradients of an accumulator, by Accumulator::Take().
@@ -94,7 +85,7 @@ struct AccumulatorStats {
   int64_t pushed = 0;    // well-formed gradients that arrived
   int64_t accepted = 0;  // of these, those not dropped on arrival
   int64_t stale = 0;     // dropped on arrival, being of an older step or round
-  // accepted, then discarded by a newer round or by SetStep
+  // accepted, then discarded by a newer round or by SetStep() in round mode
   int64_t voided = 0;
   int64_t taken = 0;  // left through a take
   int64_t takes = 0;  // takes that got gradients
@@ -109,11 +100,6 @@ struct AccumulatorStats {
 // mutex.
 class Accumulator {
  public:
-  // Up to this many steps keep a sum each, so that SetStep() can discard the
-  // older ones. Beyond that the two oldest sums are merged, and count as the
-  // older of the two.
-  static constexpr int kMaxSums = 4;
-
   enum class PushResult {
     kAccepted,
     kStale,
@@ -147,7 +133,7 @@ class Accumulator {
   // mismatch `held_shape` is set to the shape of the held gradients.
   PushResult Push(int64_t step, const std::vector<int64_t>& shape,
                   const std::function<bool(GradientSum&, bool)>& add,
-                  Sharder& sharder, std::vector<int64_t>* held_shape);
+                  std::vector<int64_t>* held_shape);
 
   // Step mode: as soon as `num_required` gradients or more are held, gives all
   // of them to `take` and advances the step by one. Takes are served in order.
@@ -162,17 +148,12 @@ class Accumulator {
   // them are held. From then on gradients of that round are stale. Otherwise
   // nothing changes, `taken` stays empty, and `held_round` and `num_held` say
   // which round and how many gradients are held instead.
-  //
-  // When the gradients are there, `prepare`, if given, is called under the lock
-  // with their shape (see Push()). If it returns false, nothing changes.
   bool TakeRound(int64_t round, int64_t num_gradients, TakenGradients* taken,
-                 int64_t* held_round, int64_t* num_held,
-                 const std::function<bool(const std::vector<int64_t>& shape)>&
-                     prepare = nullptr);
+                 int64_t* held_round, int64_t* num_held);
 
-  // Sets the step and discards the gradients of older steps. In round mode it
-  // sets the round, which may go back, and discards the gradients of all other
-  // rounds. Returns the step or round before the call.
+  // Sets the step; what is held stays, as in TensorFlow's accumulator. In round
+  // mode it sets the round, which may go back, and discards the gradients of
+  // another one. Returns the step or round before the call.
   int64_t SetStep(int64_t step);
 
   int64_t num_held() const;
@@ -180,13 +161,6 @@ class Accumulator {
   AccumulatorStats stats() const;
 
  private:
-  // The gradients of one step.
-  struct StepSum {
-    int64_t step;
-    int64_t num_gradients;
-    std::unique_ptr<GradientSum> sum;
-  };
-
   // A take that has its gradients; it is to be notified without the lock.
   struct Served {
     std::shared_ptr<PendingTake> take;
@@ -194,12 +168,9 @@ class Accumulator {
   };
 
   bool CountIfStale(int64_t step) TF_SYNCREP_REQUIRES(mu_);
-  std::vector<StepSum>::iterator SumFor(int64_t step, Sharder& sharder)
-      TF_SYNCREP_REQUIRES(mu_);
-  // Moves the sums to discard to `discarded`, since their destruction may take
-  // long and is left until the lock is released.
-  void DiscardExcept(bool (*keep)(int64_t held, int64_t step), int64_t step,
-                     std::vector<StepSum>* discarded) TF_SYNCREP_REQUIRES(mu_);
+  // Returns the sum that is held, which counts as voided. Its destruction may
+  // take long, and is left until the lock is released.
+  std::unique_ptr<GradientSum> Discard() TF_SYNCREP_REQUIRES(mu_);
   TakenGradients TakeAll() TF_SYNCREP_REQUIRES(mu_);
   std::vector<Served> ServeWaiting() TF_SYNCREP_REQUIRES(mu_);
 
@@ -214,9 +185,8 @@ class Accumulator {
   // Step mode: the first step whose gradients are accepted. Round mode: the
   // round that is held, or the first that may come.
   int64_t step_ TF_SYNCREP_GUARDED_BY(mu_) = 0;
-  // Sums in ascending order of their steps. A step without gradients has none.
-  std::vector<StepSum> sums_ TF_SYNCREP_GUARDED_BY(mu_);
-  // The number of gradients in all of sums_, and their shape.
+  // Null if there are no gradients; their number and shape.
+  std::unique_ptr<GradientSum> sum_ TF_SYNCREP_GUARDED_BY(mu_);
   int64_t num_held_ TF_SYNCREP_GUARDED_BY(mu_) = 0;
   std::vector<int64_t> shape_ TF_SYNCREP_GUARDED_BY(mu_);
   // Takes are served in the order of their arrival.

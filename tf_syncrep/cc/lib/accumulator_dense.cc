@@ -86,21 +86,6 @@ void DenseGradientSum<T>::AddKept(int num, const T* last, Sharder& sharder) {
 }
 
 template <typename T>
-void DenseGradientSum<T>::Merge(GradientSum& other, Sharder& sharder) {
-  auto& newer = static_cast<DenseGradientSum&>(other);
-  AddKept(num_kept_, nullptr, sharder);
-  DenseArrays<T> arrays = {};
-  arrays.size = size_;
-  arrays.sum = DataOf<Sum>(sum_);
-  arrays.other = DataOf<Sum>(newer.sum_);
-  Run(DensePass::kAddSum, arrays, sharder);
-  newer.sum_ = {};
-  kept_ = std::move(newer.kept_);
-  num_kept_ = std::exchange(newer.num_kept_, 0);
-  AddKept(num_kept_, nullptr, sharder);
-}
-
-template <typename T>
 OwnedBuffer DenseGradientSum<T>::Finish(int64_t divisor,
                                         const AllocateBuffer& allocate_result,
                                         Sharder& sharder) {
@@ -130,57 +115,16 @@ OwnedBuffer DenseGradientSum<T>::Finish(int64_t divisor,
           sharder);
     }
   }
-  Release();
-  return result;
-}
-
-template <typename T>
-OwnedBuffer DenseGradientSum<T>::Release() {
+  sum_ = {};
   kept_ = {};
   num_kept_ = 0;
-  return std::move(sum_);
-}
-
-template <typename T>
-const T* CpuDenseGradientSum<T>::Block(int64_t divisor, int64_t begin,
-                                       int64_t size, T* scratch) const {
-  using Sum = SlotType<T>;
-  constexpr bool kIsSum = std::is_same<T, Sum>::value;
-  const GradientLoops<T>& loops = GradientLoopsFor<T>(cpu_level_);
-  const Sum* sum = this->sum() + begin;
-  if constexpr (kIsSum) {
-    if (this->num_kept() == 0 && divisor == 1) {
-      return sum;
-    }
-  }
-  // The kept gradients are added as in Finish(): all but the last first, and
-  // the last in the loop that divides.
-  Sum block[kMaxBlock];
-  const int last = this->num_kept() - 1;
-  if (last > 0) {
-    std::copy(sum, sum + size, block);
-    std::array<const T*, kMaxAdded> gradients;
-    for (int i = 0; i < last; ++i) {
-      gradients[i] = this->kept(i) + begin;
-    }
-    loops.add_rows(size, gradients.data(), last, /*is_new=*/false, block);
-    sum = block;
-  }
-  if (last < 0) {
-    loops.divide_to(size, sum, static_cast<Sum>(divisor), scratch);
-  } else {
-    loops.add_divide_to(size, sum, this->kept(last) + begin,
-                        static_cast<Sum>(divisor), scratch);
-  }
-  return scratch;
+  return result;
 }
 
 template <typename T>
 void CpuDenseGradientSum<T>::Run(DensePass pass, const DenseArrays<T>& arrays,
                                  Sharder& sharder) {
-  using Sum = SlotType<T>;
   const GradientLoops<T>& loops = GradientLoopsFor<T>(cpu_level_);
-  const GradientLoops<Sum>& sum_loops = GradientLoopsFor<Sum>(cpu_level_);
   const DenseArrays<T>& all = arrays;
   const auto run_part = [&](int64_t begin, int64_t end) {
     const ScopedFlushDenormals flush_denormals;
@@ -204,9 +148,6 @@ void CpuDenseGradientSum<T>::Run(DensePass pass, const DenseArrays<T>& arrays,
                        /*is_new=*/false, all.sum + begin);
         break;
       }
-      case DensePass::kAddSum:
-        sum_loops.add(n, all.other + begin, all.sum + begin);
-        break;
       case DensePass::kDivide:
         loops.divide(n, all.divisor, all.sum + begin);
         break;

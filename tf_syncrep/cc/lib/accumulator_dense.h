@@ -24,7 +24,6 @@ enum class DensePass {
   kAdd,          // sum = sum + a
   kAddTwo,       // sum = (sum + a) + b
   kAddMany,      // sum = ((sum + gradients[0]) + gradients[1]) + ...
-  kAddSum,       // sum = sum + other
   kDivide,       // sum = sum / divisor
   kAddDivide,    // sum = (sum + a) / divisor
   kDivideTo,     // out = sum / divisor
@@ -40,7 +39,6 @@ struct DenseArrays {
   int64_t size;
   const T* a;
   const T* b;
-  const Sum* other;
   Sum* sum;
   T* out;
   Sum divisor;
@@ -77,8 +75,6 @@ class DenseGradientSum : public GradientSum {
            const AllocateBuffer& allocate_sum, bool others_wait,
            Sharder& sharder);
 
-  void Merge(GradientSum& other, Sharder& sharder) override;
-
   int64_t held_bytes() const override {
     return size_ *
            static_cast<int64_t>((sum_.owner == nullptr ? 0 : sizeof(Sum)) +
@@ -92,17 +88,9 @@ class DenseGradientSum : public GradientSum {
   OwnedBuffer Finish(int64_t divisor, const AllocateBuffer& allocate_result,
                      Sharder& sharder);
 
-  // Returns the memory of the sum, for another sum. This one must not be used
-  // afterwards.
-  OwnedBuffer Release();
-
  protected:
   // `max_kept` gradients, at most kMaxAdded - 1, are kept for one pass.
   explicit DenseGradientSum(int max_kept) : max_kept_(max_kept) {}
-
-  const Sum* sum() const { return static_cast<const Sum*>(sum_.data); }
-  int num_kept() const { return num_kept_; }
-  const T* kept(int i) const { return static_cast<const T*>(kept_[i].data); }
 
  private:
   virtual void Run(DensePass pass, const DenseArrays<T>& arrays,
@@ -126,16 +114,6 @@ class CpuDenseGradientSum final : public DenseGradientSum<T> {
  public:
   explicit CpuDenseGradientSum(CpuLevel cpu_level = BestCpuLevel())
       : DenseGradientSum<T>(kMaxAdded - 1), cpu_level_(cpu_level) {}
-
-  static constexpr int64_t kMaxBlock = 256;
-
-  // Returns the elements of Finish()'s result from `begin` on, at most
-  // kMaxBlock of them, bit for bit: in `scratch`, or in the sum's own memory.
-  // Several threads may call it. It is for callers that need each element only
-  // once, for whom writing the whole result and reading it again would be a
-  // waste.
-  const T* Block(int64_t divisor, int64_t begin, int64_t size,
-                 T* scratch) const;
 
  private:
   void Run(DensePass pass, const DenseArrays<T>& arrays,

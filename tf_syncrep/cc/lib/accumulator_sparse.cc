@@ -72,7 +72,6 @@ size_t RoundUp(size_t bytes, size_t multiple) {
 }  // namespace
 
 template <typename T>
-template <typename Row>
 struct SparseGradientSum<T>::SortedRows {
   struct Piece {
     const void* values;
@@ -80,7 +79,7 @@ struct SparseGradientSum<T>::SortedRows {
     int64_t first_place;
   };
 
-  const Piece& PieceAt(Row place) const {
+  const Piece& PieceAt(uint32_t place) const {
     return pieces[piece_of_block[place >> kPlaceBlockBits]];
   }
 
@@ -90,7 +89,7 @@ struct SparseGradientSum<T>::SortedRows {
     const Piece* last = nullptr;
     int32_t result = 0;
     for (int64_t i = begin; i < end; ++i) {
-      const Row place = occurrences[i].place;
+      const uint32_t place = occurrences[i].place;
       const Piece* const piece = &PieceAt(place);
       if (piece->num_gradients != nullptr) {
         result += piece->num_gradients[place - piece->first_place];
@@ -108,7 +107,7 @@ struct SparseGradientSum<T>::SortedRows {
   Array<Piece> pieces;
   Array<int32_t> piece_of_block;
   Chunk memory;  // of the occurrences
-  const RowOccurrence<Row>* occurrences = nullptr;
+  const RowOccurrence<uint32_t>* occurrences = nullptr;
   int64_t size = 0;
   // The rows are numbered in their order, and each shard of the occurrences has
   // those rows whose first occurrence is in it. This is the number of each
@@ -245,118 +244,86 @@ void SparseGradientSum<T>::MergeIfMany(Sharder& sharder) {
 template <typename T>
 bool SparseGradientSum<T>::MergePieces(Sharder& sharder) {
   needed_bytes_ = 0;  // The memory that earlier merges needed is reused.
-  return WithSortedRows(sharder, [&](const auto& sorted) {
-    const int64_t num_rows = sorted.num_rows();
-    Chunk sums =
-        GetChunk(static_cast<size_t>(num_rows * row_size_) * sizeof(Sum));
-    RowsPiece merged;
-    if (sums.buffer.owner == nullptr || !merged.rows.Allocate(num_rows) ||
-        !merged.num_gradients.Allocate(num_rows)) {
-      return false;
-    }
-    merged.values = std::move(sums.buffer);
-    ReduceRows(
-        sorted,
-        {merged.rows.data(), nullptr, static_cast<Sum*>(merged.values.data),
-         merged.num_gradients.data(), Reduction::kSum, 1, false},
-        sharder);
-    pieces_.clear();
-    copies_ = {};
-    copied_bytes_ = 0;
-    pieces_.push_back(std::move(merged));
-    num_held_rows_ = num_rows;
-    held_.Set(num_rows * (row_size_ * static_cast<int64_t>(sizeof(Sum)) +
-                          static_cast<int64_t>(sizeof(int64_t)) +
-                          static_cast<int64_t>(sizeof(int32_t))));
-    num_merged_rows_ = num_held_rows_;
-    return true;
-  });
-}
-
-template <typename T>
-void SparseGradientSum<T>::Merge(GradientSum& other, Sharder& sharder) {
-  auto& newer = static_cast<SparseGradientSum&>(other);
-  if (newer.pieces_.empty()) {
-    return;
+  SortedRows sorted;
+  if (!SortRows(sharder, &sorted)) {
+    return false;
   }
-  std::move(newer.pieces_.begin(), newer.pieces_.end(),
-            std::back_inserter(pieces_));
-  newer.pieces_.clear();
-  num_held_rows_ += std::exchange(newer.num_held_rows_, 0);
-  held_.Set(held_.bytes() + newer.held_.bytes());
-  newer.held_.Set(0);
-  num_merged_rows_ = std::max(num_merged_rows_, newer.num_merged_rows_);
-  row_size_ = newer.row_size_;
-  most_copied_bytes_ += std::exchange(newer.most_copied_bytes_, 0);
-  needed_bytes_ += std::exchange(newer.needed_bytes_, 0);
-  MergeIfMany(sharder);
+  const int64_t num_rows = sorted.num_rows();
+  Chunk sums =
+      GetChunk(static_cast<size_t>(num_rows * row_size_) * sizeof(Sum));
+  RowsPiece merged;
+  if (sums.buffer.owner == nullptr || !merged.rows.Allocate(num_rows) ||
+      !merged.num_gradients.Allocate(num_rows)) {
+    return false;
+  }
+  merged.values = std::move(sums.buffer);
+  ReduceRows(
+      sorted,
+      {merged.rows.data(), nullptr, static_cast<Sum*>(merged.values.data),
+       merged.num_gradients.data(), Reduction::kSum, 1, false},
+      sharder);
+  pieces_.clear();
+  copies_ = {};
+  copied_bytes_ = 0;
+  pieces_.push_back(std::move(merged));
+  num_held_rows_ = num_rows;
+  held_.Set(num_rows * (row_size_ * static_cast<int64_t>(sizeof(Sum)) +
+                        static_cast<int64_t>(sizeof(int64_t)) +
+                        static_cast<int64_t>(sizeof(int32_t))));
+  num_merged_rows_ = num_held_rows_;
+  return true;
 }
 
 template <typename T>
 bool SparseGradientSum<T>::Finish(Reduction reduction, int64_t num_gradients,
                                   Sharder& sharder, SparseResult* result) {
   is_finished_ = true;
-  return WithSortedRows(sharder, [&](const auto& sorted) {
-    const int64_t num_rows = sorted.num_rows();
-    const size_t bytes = static_cast<size_t>(num_rows) *
-                         static_cast<size_t>(row_size_) * sizeof(T);
-    Chunk rows = GetChunk(static_cast<size_t>(num_rows) * sizeof(int64_t));
-    Chunk values = GetChunk(bytes);
-    if (rows.buffer.owner == nullptr || values.buffer.owner == nullptr) {
-      return false;
-    }
-    const bool is_streamed =
-        bytes >= kMinStreamedBytes &&
-        static_cast<size_t>(row_size_) * sizeof(T) % kStreamAlignment == 0;
-    ReduceRows(sorted,
-               {static_cast<int64_t*>(rows.buffer.data),
-                static_cast<T*>(values.buffer.data), nullptr, nullptr,
-                reduction, num_gradients, is_streamed},
-               sharder);
-    memory_->last_num_rows = num_rows;
-    *result = {num_rows, std::move(rows.buffer), std::move(values.buffer)};
-    return true;
-  });
+  SortedRows sorted;
+  if (!SortRows(sharder, &sorted)) {
+    return false;
+  }
+  const int64_t num_rows = sorted.num_rows();
+  const size_t bytes = static_cast<size_t>(num_rows) *
+                       static_cast<size_t>(row_size_) * sizeof(T);
+  Chunk rows = GetChunk(static_cast<size_t>(num_rows) * sizeof(int64_t));
+  Chunk values = GetChunk(bytes);
+  if (rows.buffer.owner == nullptr || values.buffer.owner == nullptr) {
+    return false;
+  }
+  const bool is_streamed =
+      bytes >= kMinStreamedBytes &&
+      static_cast<size_t>(row_size_) * sizeof(T) % kStreamAlignment == 0;
+  ReduceRows(sorted,
+             {static_cast<int64_t*>(rows.buffer.data),
+              static_cast<T*>(values.buffer.data), nullptr, nullptr, reduction,
+              num_gradients, is_streamed},
+             sharder);
+  memory_->last_num_rows = num_rows;
+  *result = {num_rows, std::move(rows.buffer), std::move(values.buffer)};
+  return true;
 }
 
 template <typename T>
-template <typename Reduce>
-bool SparseGradientSum<T>::WithSortedRows(Sharder& sharder,
-                                          const Reduce& reduce) {
-  int64_t last_row = 0;
-  int64_t num_places = 0;
-  for (const RowsPiece& piece : pieces_) {
-    last_row = std::max(
-        last_row, *std::max_element(piece.rows.begin(), piece.rows.end()));
-    num_places += piece.rows.size() + kPlaceBlock;
-  }
-  if (std::max(last_row, num_places) <= std::numeric_limits<uint32_t>::max()) {
-    SortedRows<uint32_t> sorted;
-    return SortRows(sharder, &sorted) && reduce(sorted);
-  }
-  SortedRows<uint64_t> sorted;
-  return SortRows(sharder, &sorted) && reduce(sorted);
-}
-
-template <typename T>
-template <typename Row>
-bool SparseGradientSum<T>::SortRows(Sharder& sharder, SortedRows<Row>* sorted) {
+bool SparseGradientSum<T>::SortRows(Sharder& sharder, SortedRows* sorted) {
   const auto size = static_cast<size_t>(num_held_rows_);
   const auto num_pieces = static_cast<int64_t>(pieces_.size());
   int64_t num_blocks = 0;
   for (const RowsPiece& piece : pieces_) {
     num_blocks += (piece.rows.size() + kPlaceBlock - 1) >> kPlaceBlockBits;
   }
-  Array<RowOccurrence<Row>*> begins;
-  sorted->memory = GetChunk(2 * size * sizeof(RowOccurrence<Row>));
+  if (num_blocks > kMaxSparseRow >> kPlaceBlockBits) {
+    return false;
+  }
+  Array<RowOccurrence<uint32_t>*> begins;
+  sorted->memory = GetChunk(2 * size * sizeof(RowOccurrence<uint32_t>));
   if (sorted->memory.buffer.owner == nullptr || !begins.Allocate(num_pieces) ||
       !sorted->pieces.Allocate(num_pieces) ||
       !sorted->piece_of_block.Allocate(num_blocks)) {
     return false;
   }
   auto* const unsorted =
-      static_cast<RowOccurrence<Row>*>(sorted->memory.buffer.data);
-  RowOccurrence<Row>* begin = unsorted;
+      static_cast<RowOccurrence<uint32_t>*>(sorted->memory.buffer.data);
+  RowOccurrence<uint32_t>* begin = unsorted;
   int64_t block = 0;
   for (int64_t number = 0; number < num_pieces; ++number) {
     const RowsPiece& piece = pieces_[number];
@@ -375,7 +342,8 @@ bool SparseGradientSum<T>::SortRows(Sharder& sharder, SortedRows<Row>* sorted) {
       const Array<int64_t>& rows = pieces_[p].rows;
       const int64_t first = sorted->pieces[p].first_place;
       for (int64_t i = 0; i < rows.size(); ++i) {
-        begins[p][i] = {static_cast<Row>(rows[i]), static_cast<Row>(first + i)};
+        begins[p][i] = {static_cast<uint32_t>(rows[i]),
+                        static_cast<uint32_t>(first + i)};
       }
     }
   });
@@ -390,9 +358,8 @@ bool SparseGradientSum<T>::SortRows(Sharder& sharder, SortedRows<Row>* sorted) {
 }
 
 template <typename T>
-template <typename Row>
 void SparseGradientSum<T>::CountRows(Sharder& sharder,
-                                     SortedRows<Row>* sorted) const {
+                                     SortedRows* sorted) const {
   const int64_t num_shards = sharder.NumShards(
       sorted->size,
       std::max<int64_t>(kMinElementsPerShard / std::max<int64_t>(row_size_, 1),
@@ -409,13 +376,12 @@ void SparseGradientSum<T>::CountRows(Sharder& sharder,
 }
 
 template <typename T>
-template <typename Row>
 TF_SYNCREP_ALWAYS_INLINE void SparseGradientSum<T>::PrefetchValues(
-    const SortedRows<Row>& sorted, int64_t i) const {
+    const SortedRows& sorted, int64_t i) const {
   if (i >= sorted.size) {
     return;
   }
-  const Row at = sorted.occurrences[i].place;
+  const uint32_t at = sorted.occurrences[i].place;
   const auto& piece = sorted.PieceAt(at);
   const auto element_bytes = static_cast<int64_t>(
       piece.num_gradients == nullptr ? sizeof(T) : sizeof(Sum));
@@ -427,8 +393,7 @@ TF_SYNCREP_ALWAYS_INLINE void SparseGradientSum<T>::PrefetchValues(
 }
 
 template <typename T>
-template <typename Row>
-void SparseGradientSum<T>::ReduceRows(const SortedRows<Row>& sorted,
+void SparseGradientSum<T>::ReduceRows(const SortedRows& sorted,
                                       const ReducedRows& reduced,
                                       Sharder& sharder) const {
   const std::vector<int64_t>& numbers = sorted.first_number_of_shard;
@@ -448,8 +413,7 @@ void SparseGradientSum<T>::ReduceRows(const SortedRows<Row>& sorted,
 }
 
 template <typename T>
-template <typename Row>
-void SparseGradientSum<T>::SumOccurrences(const SortedRows<Row>& sorted,
+void SparseGradientSum<T>::SumOccurrences(const SortedRows& sorted,
                                           int64_t begin, int64_t end,
                                           int64_t column, int64_t size,
                                           Sum* sum) const {
@@ -462,7 +426,7 @@ void SparseGradientSum<T>::SumOccurrences(const SortedRows<Row>& sorted,
       if (column == 0) {
         PrefetchValues(sorted, i + kPrefetchDistance);
       }
-      const Row place = sorted.occurrences[i].place;
+      const uint32_t place = sorted.occurrences[i].place;
       const auto& piece = sorted.PieceAt(place);
       const int64_t from =
           (static_cast<int64_t>(place) - piece.first_place) * row_size_ +
@@ -483,9 +447,8 @@ void SparseGradientSum<T>::SumOccurrences(const SortedRows<Row>& sorted,
 }
 
 template <typename T>
-template <typename Row>
-void SparseGradientSum<T>::ReduceRow(const SortedRows<Row>& sorted,
-                                     int64_t begin, int64_t end, int64_t number,
+void SparseGradientSum<T>::ReduceRow(const SortedRows& sorted, int64_t begin,
+                                     int64_t end, int64_t number,
                                      const ReducedRows& reduced,
                                      Sum* scratch) const {
   constexpr bool kIsResult = std::is_same<T, Sum>::value;

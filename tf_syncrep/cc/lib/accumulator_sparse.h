@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -27,6 +28,9 @@
 #include "tf_syncrep/cc/lib/sharder.h"
 
 namespace tf_syncrep {
+
+// The greatest number of a row.
+inline constexpr int64_t kMaxSparseRow = std::numeric_limits<uint32_t>::max();
 
 // The rows of a sum, ascending and each once, and their values, which have the
 // gradients' type.
@@ -85,14 +89,12 @@ class SparseGradientSum final : public GradientSum {
   ~SparseGradientSum() override;
 
   // Adds a gradient whose rows have `row_size` elements, which is the same in
-  // all calls: row i of `values` belongs to row rows[i], which is not negative.
-  // Rows come in any order and may repeat. Values with an owner belong to
-  // nobody else, and are kept; values without an owner are copied. Returns
-  // false, and has changed nothing, when there is no memory.
+  // all calls: row i of `values` belongs to row rows[i], from 0 to
+  // kMaxSparseRow. Rows come in any order and may repeat. Values with an owner
+  // belong to nobody else, and are kept; values without an owner are copied.
+  // Returns false, and has changed nothing, when there is no memory.
   bool Add(Array<int64_t> rows, int64_t row_size, const OwnedBuffer& values,
            Sharder& sharder);
-
-  void Merge(GradientSum& other, Sharder& sharder) override;
 
   int64_t held_bytes() const override { return held_.bytes(); }
 
@@ -109,7 +111,6 @@ class SparseGradientSum final : public GradientSum {
   static constexpr int64_t kDefaultMinMergeBytes = int64_t{64} << 20;
 
   // The occurrences of rows, sorted by row; equal rows are in order of arrival.
-  template <typename Row>
   struct SortedRows;
 
   // Where the sums of the different rows go.
@@ -127,35 +128,27 @@ class SparseGradientSum final : public GradientSum {
   // there is no memory.
   bool MergePieces(Sharder& sharder);
 
-  // Sorts the rows of all pieces and returns reduce(sorted), which says whether
-  // there was memory. Returns false when there is no memory for the sort.
-  template <typename Reduce>
-  bool WithSortedRows(Sharder& sharder, const Reduce& reduce);
-  template <typename Row>
-  bool SortRows(Sharder& sharder, SortedRows<Row>* sorted);
-  template <typename Row>
-  void CountRows(Sharder& sharder, SortedRows<Row>* sorted) const;
+  // Sorts the rows of all pieces. Returns false when there is no memory for it,
+  // or too many rows are held to be numbered.
+  bool SortRows(Sharder& sharder, SortedRows* sorted);
+  void CountRows(Sharder& sharder, SortedRows* sorted) const;
 
   // Sums each row's occurrences in their order.
-  template <typename Row>
-  void ReduceRows(const SortedRows<Row>& sorted, const ReducedRows& reduced,
+  void ReduceRows(const SortedRows& sorted, const ReducedRows& reduced,
                   Sharder& sharder) const;
 
   // Sums the occurrences from `begin` to `end`, all of one row, whose number
   // among the distinct rows is given. `scratch` is for a part of a row.
-  template <typename Row>
-  void ReduceRow(const SortedRows<Row>& sorted, int64_t begin, int64_t end,
+  void ReduceRow(const SortedRows& sorted, int64_t begin, int64_t end,
                  int64_t number, const ReducedRows& reduced,
                  Sum* scratch) const;
 
   // Sums `size` columns of these occurrences, from `column` on.
-  template <typename Row>
-  void SumOccurrences(const SortedRows<Row>& sorted, int64_t begin, int64_t end,
+  void SumOccurrences(const SortedRows& sorted, int64_t begin, int64_t end,
                       int64_t column, int64_t size, Sum* sum) const;
 
   // Prefetches the values of occurrence i, if there is one.
-  template <typename Row>
-  void PrefetchValues(const SortedRows<Row>& sorted, int64_t i) const;
+  void PrefetchValues(const SortedRows& sorted, int64_t i) const;
 
   // Returns a chunk of the pool, and counts it as needed in this round.
   Chunk GetChunk(size_t bytes);

@@ -22,35 +22,16 @@ void WithRule(const AdamAsyncUpdate<SlotType<T>>& update, CpuLevel cpu_level,
   }
 }
 
-template <typename T>
-RuleArraysBefore<T> ArraysBefore(const AdamAsyncBefore<T>& before) {
-  return {before.var, {before.m, before.v}};
-}
-
 }  // namespace
 
 template <typename T>
 void ApplyAdamAsync(const AdamAsyncUpdate<SlotType<T>>& update, int64_t size,
-                    const T* grad, const AdamAsyncBefore<T>& before, T* var,
-                    SlotType<T>* m, SlotType<T>* v, Sharder& sharder,
-                    CpuLevel cpu_level, const RoundingDraws* draws) {
+                    const T* grad, T* var, SlotType<T>* m, SlotType<T>* v,
+                    Sharder& sharder, CpuLevel cpu_level,
+                    const RoundingDraws* draws) {
   WithRule<T>(update, cpu_level, draws, [&](const AnyRule<T>& rule) {
-    ApplyRule<T>(rule, size, /*row_size=*/1, grad, ArraysBefore(before),
-                 {var, {m, v}}, sharder);
+    ApplyRule<T>(rule, size, /*row_size=*/1, grad, {var, {m, v}}, sharder);
   });
-}
-
-template <typename T>
-void ApplyAdamAsyncInBlocks(const AdamAsyncUpdate<SlotType<T>>& update,
-                            int64_t size, const GradientBlocks<T>& gradient,
-                            const AdamAsyncBefore<T>& before, T* var,
-                            SlotType<T>* m, SlotType<T>* v, Sharder& sharder,
-                            CpuLevel cpu_level) {
-  WithRule<T>(update, cpu_level, /*draws=*/nullptr,
-              [&](const AnyRule<T>& rule) {
-                ApplyRuleInBlocks<T>(rule, size, gradient, ArraysBefore(before),
-                                     {var, {m, v}}, sharder);
-              });
 }
 
 template <typename T>
@@ -65,18 +46,13 @@ void SparseApplyAdamAsync(const AdamAsyncUpdate<SlotType<T>>& update,
   });
 }
 
-#define TF_SYNCREP_INSTANTIATE(T)                                             \
-  template void ApplyAdamAsync<T>(                                            \
-      const AdamAsyncUpdate<SlotType<T>>&, int64_t, const T*,                 \
-      const AdamAsyncBefore<T>&, T*, SlotType<T>*, SlotType<T>*, Sharder&,    \
-      CpuLevel, const RoundingDraws*);                                        \
-  template void ApplyAdamAsyncInBlocks<T>(                                    \
-      const AdamAsyncUpdate<SlotType<T>>&, int64_t, const GradientBlocks<T>&, \
-      const AdamAsyncBefore<T>&, T*, SlotType<T>*, SlotType<T>*, Sharder&,    \
-      CpuLevel);                                                              \
-  template void SparseApplyAdamAsync<T>(                                      \
-      const AdamAsyncUpdate<SlotType<T>>&, const RowGroups&, int64_t,         \
-      const T*, T*, SlotType<T>*, SlotType<T>*, Sharder&, CpuLevel,           \
+#define TF_SYNCREP_INSTANTIATE(T)                                            \
+  template void ApplyAdamAsync<T>(                                           \
+      const AdamAsyncUpdate<SlotType<T>>&, int64_t, const T*, T*,            \
+      SlotType<T>*, SlotType<T>*, Sharder&, CpuLevel, const RoundingDraws*); \
+  template void SparseApplyAdamAsync<T>(                                     \
+      const AdamAsyncUpdate<SlotType<T>>&, const RowGroups&, int64_t,        \
+      const T*, T*, SlotType<T>*, SlotType<T>*, Sharder&, CpuLevel,          \
       const RoundingDraws*)
 
 TF_SYNCREP_INSTANTIATE_ALL_TYPES(TF_SYNCREP_INSTANTIATE);

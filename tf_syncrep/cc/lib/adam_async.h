@@ -21,32 +21,14 @@
 
 namespace tf_syncrep {
 
-// The old contents of the arrays of a variable, if those must not be
-// overwritten; null if the arrays themselves hold them.
-template <typename T>
-struct AdamAsyncBefore {
-  const T* var = nullptr;
-  const SlotType<T>* m = nullptr;
-  const SlotType<T>* v = nullptr;
-};
-
-// Updates `size` elements. `var`, `m` and `v` do not overlap each other or the
-// arrays in `before`; the caller holds them exclusively. Half and BFloat16 are
-// rounded by `draws`, or to nearest if it is null.
+// Updates `size` elements. `var`, `m` and `v` do not overlap; the caller holds
+// them exclusively. Half and BFloat16 are rounded by `draws`, or to nearest if
+// it is null.
 template <typename T>
 void ApplyAdamAsync(const AdamAsyncUpdate<SlotType<T>>& update, int64_t size,
-                    const T* grad, const AdamAsyncBefore<T>& before, T* var,
-                    SlotType<T>* m, SlotType<T>* v, Sharder& sharder,
-                    CpuLevel cpu_level = BestCpuLevel(),
+                    const T* grad, T* var, SlotType<T>* m, SlotType<T>* v,
+                    Sharder& sharder, CpuLevel cpu_level = BestCpuLevel(),
                     const RoundingDraws* draws = nullptr);
-
-// The same with a gradient that is computed block by block.
-template <typename T>
-void ApplyAdamAsyncInBlocks(const AdamAsyncUpdate<SlotType<T>>& update,
-                            int64_t size, const GradientBlocks<T>& gradient,
-                            const AdamAsyncBefore<T>& before, T* var,
-                            SlotType<T>* m, SlotType<T>* v, Sharder& sharder,
-                            CpuLevel cpu_level = BestCpuLevel());
 
 // Updates each row of the tables that `rows` names with the sum of the rows of
 // `grad` at its positions, in their order. A row has `row_size` elements. The

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
-#include <optional>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
@@ -45,18 +43,14 @@ absl::Status CopyElements(OpKernelContext* ctx, const Tensor& from,
   return status;
 }
 
-// Allocates a buffer for a variable, with the dtype and shape of another one.
-absl::Status NewBuffer(OpKernelContext* ctx, const Tensor& like, Tensor* made) {
+// Gives `tensor` a buffer that nobody else holds, with the same contents.
+absl::Status CopyBuffer(OpKernelContext* ctx, Tensor* tensor) {
   AllocatorAttributes attributes;
   attributes.set_gpu_compatible(true);
   attributes.set_nic_compatible(true);
-  return ctx->allocate_temp(like.dtype(), like.shape(), made, attributes);
-}
-
-// Gives `tensor` a buffer that nobody else holds, with the same contents.
-absl::Status CopyBuffer(OpKernelContext* ctx, Tensor* tensor) {
   Tensor copy;
-  absl::Status status = NewBuffer(ctx, *tensor, &copy);
+  absl::Status status =
+      ctx->allocate_temp(tensor->dtype(), tensor->shape(), &copy, attributes);
   if (!status.ok()) {
     return status;
   }
@@ -116,27 +110,6 @@ absl::Status LockedVariables::PrepareToShare(OpKernelContext* ctx, int i) {
     TF_RETURN_IF_ERROR(CopyBuffer(ctx, variables_[i].tensor));
   }
   variables_[i].resource->copy_on_read_mode.store(true);
-  return absl::OkStatus();
-}
-
-absl::Status LockedVariables::PrepareToReplace(
-    OpKernelContext* ctx, absl::Span<const int> is,
-    absl::Span<std::optional<Tensor>> before) {
-  for (size_t k = 0; k < is.size(); ++k) {
-    if (IsRead(is[k])) {
-      Tensor& fresh = before[k].emplace();
-      absl::Status status = NewBuffer(ctx, *variables_[is[k]].tensor, &fresh);
-      if (!status.ok()) {
-        return status;
-      }
-    }
-  }
-  for (size_t k = 0; k < is.size(); ++k) {
-    std::optional<Tensor>& fresh = before[k];
-    if (fresh.has_value()) {
-      std::swap(*variables_[is[k]].tensor, *fresh);
-    }
-  }
   return absl::OkStatus();
 }
 

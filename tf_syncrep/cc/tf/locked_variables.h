@@ -3,7 +3,6 @@
 #ifndef TF_SYNCREP_CC_TF_LOCKED_VARIABLES_H_
 #define TF_SYNCREP_CC_TF_LOCKED_VARIABLES_H_
 
-#include <optional>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -81,15 +80,6 @@ class LockedVariables {
   // Makes the elements of requests[i], locked exclusively, safe to overwrite:
   // if a reader still holds the buffer, the variable gets a copy of its own.
   absl::Status PrepareToWrite(tensorflow::OpKernelContext* ctx, int i);
-
-  // The same for requests whose elements will all be written. If a reader still
-  // holds a buffer, the variable gets a new one, whose contents are arbitrary,
-  // and before[i] becomes the old buffer of requests[is[i]]. Otherwise
-  // before[i] stays empty. On an error nothing has changed. Only for the host's
-  // memory.
-  absl::Status PrepareToReplace(
-      tensorflow::OpKernelContext* ctx, absl::Span<const int> is,
-      absl::Span<std::optional<tensorflow::Tensor>> before);
 
   // The elements of requests[i]. May only be called after one of these, or with
   // shared access.

@@ -118,7 +118,7 @@ class OfPart:
     def stored_names(self, stored: Collection[str]) -> list[str]:
         """Returns the names in a checkpoint whose smallest value the variable gets.
 
-        Returns Its own names if the tables had as many parts, otherwise those of all
+        Returns its own names if the tables had as many parts, otherwise those of all
         parts.
         """
         found = []

@@ -34,6 +34,11 @@ _NAME = re.compile(
     r"ckpt-(\d+)\.(json|index|data-\d{5}-of-\d{5}|writing"
     r"|json\.[0-9a-f]{32}|index\.tempstate\d+)"
 )
+# What other files are called while a program writes them, which has such a number.
+_TEMPORARY = re.compile(
+    r"(?:checkpoint|progress\.json|writable)\.([0-9a-f]{32})(\.\d+)?"
+)
+_OWN = uuid.uuid4().hex
 
 # Lets each task write a text to its file.
 WriteOnTasks = Callable[[Sequence[str], str], None]
@@ -222,19 +227,33 @@ class Directory:
         manifest = dataclasses.replace(manifest, files=files)
         content = {**dataclasses.asdict(manifest), "format": _FORMAT}
         text = json.dumps({"checkpoint": content, "crc32": _crc(content)}, indent=1)
-        path = f"{self.prefix(manifest.number)}.json"
-        self._write(path, text)
-        if manifest.is_full and manifest.not_finite is None:
-            # This lets `tf.train.latest_checkpoint` find it.
-            name = os.path.basename(self.prefix(manifest.number))
-            self._write(
-                os.path.join(self.path, "checkpoint"),
-                f'model_checkpoint_path: "{name}"\n'
-                f'all_model_checkpoint_paths: "{name}"\n',
-            )
-        if "writing" in kinds:
-            self._delete(f"{prefix}.writing")
+        self._write(f"{prefix}.json", text)
         return manifest
+
+    def tidy(self, newest: Manifest, keep: int) -> None:
+        """Lets TensorFlow find a complete checkpoint, and deletes older ones.
+
+        What fails is only logged, since the checkpoint is complete without it.
+        """
+        try:
+            if newest.is_full and newest.not_finite is None:
+                # This lets `tf.train.latest_checkpoint` find it.
+                name = os.path.basename(self.prefix(newest.number))
+                self._write(
+                    os.path.join(self.path, "checkpoint"),
+                    f'model_checkpoint_path: "{name}"\n'
+                    f'all_model_checkpoint_paths: "{name}"\n',
+                )
+            if tf.io.gfile.isdir(self.temporary(newest.number)):
+                self._delete(self.temporary(newest.number))
+            self._delete_unneeded(keep)
+        except tf.errors.OpError as error:
+            logging.warning(
+                "Checkpoint %s is complete, but files that are no longer needed may be "
+                "left beside it: %s",
+                self.prefix(newest.number),
+                error,
+            )
 
     def note_progress(self, progress: dict[str, Any]) -> None:
         """Notes how far training got, so that a later run can say what was lost.
@@ -261,12 +280,12 @@ class Directory:
     @staticmethod
     def _write(path: str, text: str) -> None:
         """Writes a file that exists either as a whole or not at all."""
-        temporary = f"{path}.{uuid.uuid4().hex}"
+        temporary = f"{path}.{_OWN}"
         with tf.io.gfile.GFile(temporary, "w") as file:
             file.write(text)
         tf.io.gfile.rename(temporary, path, overwrite=True)
 
-    def delete_unneeded(self, keep: int) -> None:
+    def _delete_unneeded(self, keep: int) -> None:
         """Deletes all but the newest checkpoints and those that they need."""
         manifests = self.manifests()
         finite = [x for x in manifests if x.not_finite is None]
@@ -289,6 +308,9 @@ class Directory:
                 self.delete_files(other)
             elif number is None:
                 self._delete(self.temporary(other))
+        for name in self._names() if number is None else ():
+            if (match := _TEMPORARY.fullmatch(name)) and match[1] != _OWN:
+                self._delete(os.path.join(self.path, name))
 
     def delete_files(self, number: int) -> None:
         """Deletes the files of a checkpoint, complete or not."""
@@ -303,12 +325,16 @@ class Directory:
     def _kinds(self) -> dict[int, set[str]]:
         """Returns what files there are of each checkpoint, by its number."""
         found: dict[int, set[str]] = collections.defaultdict(set)
-        if tf.io.gfile.isdir(self.path):
-            for name in tf.io.gfile.listdir(self.path):
-                # In some file systems the names of folders end with a slash.
-                if match := _NAME.fullmatch(name.rstrip("/")):
-                    found[int(match[1])].add(match[2])
+        for name in self._names():
+            if match := _NAME.fullmatch(name):
+                found[int(match[1])].add(match[2])
         return found
+
+    def _names(self) -> list[str]:
+        if not tf.io.gfile.isdir(self.path):
+            return []
+        # In some file systems the names of folders end with a slash.
+        return [name.rstrip("/") for name in tf.io.gfile.listdir(self.path)]
 
     @staticmethod
     def _delete(path: str) -> None:

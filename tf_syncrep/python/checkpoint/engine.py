@@ -116,11 +116,10 @@ class Calls:
                 tf.constant(prefixes, tf.string), tf.constant(token), tf.constant(base)
             )
 
-    def progress(self) -> list[tuple[Any, ...]]:
-        """Returns what `checkpoint_progress` returns on each task."""
+    def progress(self) -> list[Any]:
+        """Returns what `checkpoint_progress` returns on each task, by its names."""
         with self._apart():
-            answers = self._progress()
-        return [tuple(x.numpy() for x in answer) for answer in answers]
+            return tf.nest.map_structure(lambda x: x.numpy(), self._progress())
 
     def cancel(self) -> None:
         """Calls `checkpoint_cancel` on each task."""
@@ -405,7 +404,7 @@ class Engine:
             saving.manifest = self.directory.commit(manifest)
             saving.secs = time.monotonic() - begun
             self._base = saving.manifest
-            self.directory.delete_unneeded(self._keep)
+            self.directory.tidy(saving.manifest, self._keep)
         except BaseException as error:
             failure = error
             with contextlib.suppress(BaseException):
@@ -420,15 +419,15 @@ class Engine:
         wait = _FIRST_ASK_SECS
         while True:
             answers = self._calls.progress()
-            saving.bytes_written = sum(int(answer[3]) for answer in answers)
-            saving.rows_written = sum(int(answer[4]) for answer in answers)
-            saving.kept_bytes = max(int(answer[5]) for answer in answers)
-            for done, code, message, *_ in answers:
-                if done and code:
-                    raise tf.compat.v1.errors.exception_type_from_error_code(int(code))(
-                        None, None, message.decode()
-                    )
-            if all(done for done, *_ in answers):
+            saving.bytes_written = sum(int(x.bytes) for x in answers)
+            saving.rows_written = sum(int(x.rows) for x in answers)
+            saving.kept_bytes = max(int(x.kept_bytes) for x in answers)
+            for answer in answers:
+                if answer.done and answer.code:
+                    raise tf.compat.v1.errors.exception_type_from_error_code(
+                        int(answer.code)
+                    )(None, None, answer.message.decode())
+            if all(answer.done for answer in answers):
                 return
             time.sleep(wait)
             wait = min(2 * wait, _LONGEST_ASK_SECS)

@@ -76,7 +76,7 @@ class SessionCalls(Calls):
                     )
                 )
                 writes.append(checkpoint_ops.checkpoint_write(writer))
-                progress.append(list(checkpoint_ops.checkpoint_progress(writer)))
+                progress.append(checkpoint_ops.checkpoint_progress(writer))
                 cancels.append(checkpoint_ops.checkpoint_cancel(writer))
                 restores.append(
                     checkpoint_ops.ref_checkpoint_restore(self._prefixes, *layout)
@@ -110,9 +110,9 @@ class SessionCalls(Calls):
             with contextlib.suppress(Exception):
                 session.run(self._cancel_op)
 
-    def progress(self) -> list[tuple[Any, ...]]:
-        """Returns what `checkpoint_progress` returns on each task."""
-        return [tuple(answer) for answer in self.session.run(self._answers)]
+    def progress(self) -> list[Any]:
+        """Returns what `checkpoint_progress` returns on each task, by its names."""
+        return self.session.run(self._answers)
 
     def cancel(self) -> None:
         """Runs `checkpoint_cancel` on each task."""

@@ -21,10 +21,6 @@ from tf_syncrep.python.sync.arguments import check_count, check_positive, check_
 _streams = itertools.count()
 
 
-# Where the waiting items begin in a queue's state, as the op saves it: pairs of an
-# epoch and an item.
-_ITEMS_OF_STATE = 13
-
 # One list for each `queues_used` that is open. Tracing, which fills them, happens on
 # one thread.
 _collections: list[list[WorkQueue]] = []
@@ -261,8 +257,10 @@ class WorkQueue:
         stats = self.stats()
         if resume and stats["limit"] != work_queue_ops.NO_LIMIT:
             return stats["limit"]
-        waiting_items = self.save()[_ITEMS_OF_STATE:].tolist()
-        epoch = min([stats["epoch"], *waiting_items[::2]])
+        # A state ends with the waiting items, pairs of an epoch and an item.
+        state = self.save().tolist()
+        waiting = state[len(state) - 2 * stats["waiting_items"] :: 2]
+        epoch = min([stats["epoch"], *waiting])
         if epoch == self._options["num_epochs"] != 0:
             return None
         if epoch == stats["limit"] and not self._has_told_of_cuts:
@@ -275,7 +273,7 @@ class WorkQueue:
                 "leave it out; steps_per_epoch= of `fit` makes epochs of so many "
                 "batches.",
                 epoch,
-                not_begun + waiting_items[::2].count(epoch),
+                not_begun + waiting.count(epoch),
                 num_items,
             )
         self._set_limit(epoch)

@@ -439,6 +439,11 @@ class _Run:
                 self._handle_lost_evaluator(process)
             else:
                 self._handle_lost_worker(process, process.exit_status)
+        elif self._leader not in self._awaited:
+            # The training has ended, and what is left of the script needs no server.
+            self._output.say(
+                f"{self._describe_end(process)} after the end of {self._leader}"
+            )
         elif self._tasks[name].job == "worker":
             self._handle_lost_worker(process, FAILED)
         elif self._is_lost_ps(process):
@@ -485,6 +490,8 @@ class _Run:
 
     def _start_again(self, name: str, end: str) -> None:
         self._restarts[name] += 1
+        # Processes that the script has started would be left.
+        self._processes[name].send_signal_to_group(signal.SIGKILL)
         self._start(name)
         self._output.say(
             f"{end}; restart {self._restarts[name]} of {self._options.max_restarts}, "

@@ -12,11 +12,11 @@ from tf_syncrep.python.distribute.cluster import EVALUATOR, TaskConfig
 JOBS = ("chief", "worker", "ps")
 
 # Runs this very package in a child. The path of the parent's copy is last on the module
-# path. The current folder, which `-c` puts first, is removed, since it may contain a
-# folder with the package's name.
+# path. The current folder, which `-c` puts first unless PYTHONSAFEPATH is set, is
+# removed, since it may contain a folder with the package's name.
 _RUN = """\
 import sys
-sys.path[:1] = []
+sys.path[:1] = filter(None, sys.path[:1])
 sys.path.append({root!r})
 sys.argv[0] = "tf-syncrep"
 from tf_syncrep.python.{module} import main

@@ -16,12 +16,10 @@ _SETTINGS = b"\x04"
 
 
 def grpc_answers(address: str, timeout_secs: float = 1.0) -> bool:
-    """Returns whether a server answers in HTTP/2, as every gRPC server does.
+    """Returns whether a server answers in time in HTTP/2, as every gRPC server does.
 
     An accepted connection alone proves little: the kernel accepts connections even for
     a process that is stopped.
-
-    Returns True if the server answered in time, in HTTP/2.
     """
     try:
         with socket.create_connection(

@@ -18,6 +18,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -83,8 +84,9 @@ def run_command(command: Sequence[str], descriptors: Sequence[int] = ()) -> int:
     """Runs a command, which must call `die_with_parent`, to its end.
 
     The command leads a session of its own, so that a terminal's Ctrl-C reaches only
-    this process, which passes on the STOP_SIGNALS that it does not ignore. Handlers can
-    be set only in the main thread; in another one nothing is passed on.
+    this process, which passes on the STOP_SIGNALS that it does not ignore or handle by
+    itself in C. Handlers can be set only in the main thread; in another one nothing is
+    passed on.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -97,10 +99,7 @@ def run_command(command: Sequence[str], descriptors: Sequence[int] = ()) -> int:
         process = subprocess.Popen(
             list(command), start_new_session=True, pass_fds=descriptors
         )
-        previous = {s: signal.getsignal(s) for s in forwarded}
-        for signum, handler in previous.items():
-            if handler != signal.SIG_IGN:
-                signal.signal(signum, lambda s, _, to=process: to.send_signal(s))
+        previous = _set_handlers(forwarded, lambda s, _: process.send_signal(s))
         signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
         status = process.wait()
     except BaseException:  # a handler of the caller's has raised it
@@ -110,10 +109,23 @@ def run_command(command: Sequence[str], descriptors: Sequence[int] = ()) -> int:
         raise
     finally:
         for signum, handler in previous.items():
-            if handler is not None:  # None if it was not set from Python
-                signal.signal(signum, handler)
+            signal.signal(signum, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
     return status if status >= 0 else 128 - status
+
+
+def _set_handlers(signums: Sequence[int], handler: Any) -> dict[int, Any]:
+    """Sets a handler where one of Python's is; returns those that were there.
+
+    Under nohup SIGHUP stays ignored, and a handler that was set in C could not be put
+    back.
+    """
+    previous = {signum: signal.getsignal(signum) for signum in signums}
+    kept = (signal.SIG_IGN, None)
+    replaced = {s: before for s, before in previous.items() if before not in kept}
+    for signum in replaced:
+        signal.signal(signum, handler)
+    return replaced
 
 
 def run_supervised(body: Callable[[int], int]) -> int:
@@ -145,17 +157,13 @@ def run_supervised(body: Callable[[int], int]) -> int:
             os.kill(child, signum)
 
     os.close(read_end)
-    previous = {signum: signal.getsignal(signum) for signum in STOP_SIGNALS}
-    for signum, handler in previous.items():
-        if handler != signal.SIG_IGN:  # under nohup it keeps ignoring SIGHUP
-            signal.signal(signum, forward)
+    previous = _set_handlers(STOP_SIGNALS, forward)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     kill_descendants(but_not=bystanders)
     os.close(write_end)
     for signum, handler in previous.items():
-        if handler is not None:  # None if it was not set from Python
-            signal.signal(signum, handler)
+        signal.signal(signum, handler)
     return status if status >= 0 else 128 - status
 
 

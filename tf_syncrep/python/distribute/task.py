@@ -46,10 +46,10 @@ def run(
     `script.SCRIPT_JOBS`. An evaluator also runs the script, but waits for no task,
     since it follows files. `allowed`: who may connect to the task, as in `--allow`.
     Raises TaskError: `ready_timeout_secs` is out of range. Raises script.ScriptError:
-    there is no such script. Raises cluster.ClusterConfigError: TF_CONFIG is wrong.
-    Raises allow.AllowError: `allowed` is wrong. Raises tls.TlsError: `tls_files` is
-    wrong, or there is no stunnel. Raises ports.PortUnavailableError: a port that
-    stunnel needs is in use.
+    there is no such script, or it cannot be executed. Raises
+    cluster.ClusterConfigError: TF_CONFIG is wrong. Raises allow.AllowError: `allowed`
+    is wrong. Raises tls.TlsError: `tls_files` is wrong, or there is no stunnel. Raises
+    ports.PortUnavailableError: a port that stunnel needs is in use.
     """
     if not 0 <= ready_timeout_secs <= MAX_SECS:
         raise TaskError(
@@ -75,7 +75,12 @@ def run(
     environ = proxies.environment(task, environ)
     command = script.command(path, args, module)
     sys.stdout.flush()
-    os.execve(command[0], command, environ)
+    try:
+        os.execve(command[0], command, environ)
+    except OSError as error:
+        raise script.ScriptError(
+            f"the script {path!r} cannot be executed: {error.strerror}"
+        ) from None
 
 
 def _wait_for(addresses: Sequence[str], timeout_secs: float) -> None:

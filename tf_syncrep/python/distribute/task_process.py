@@ -46,6 +46,10 @@ class TaskProcess:
                 start_new_session=True,
                 preexec_fn=lambda: die_with_parent(parent),
             )
+        except OSError:
+            if terminal is not None:
+                os.close(terminal[0])
+            raise
         finally:
             if terminal is not None:
                 os.close(terminal[1])

@@ -27,8 +27,6 @@ from tf_syncrep.python.distribute.tls import Credentials, TlsError
 
 _READY_SECS = 10.0
 _POLL_SECS = 0.05
-# stunnel closes idle connections after twelve hours by default.
-_IDLE_SECS = 10 * 365 * 24 * 3600
 
 
 def open_for(
@@ -93,7 +91,9 @@ def stunnel_config(
         # gRPC's messages are small, and one waits for the other.
         "socket = l:TCP_NODELAY=1",
         "socket = r:TCP_NODELAY=1",
-        f"TIMEOUTidle = {_IDLE_SECS}",
+        # Idle connections are not closed. A number of seconds would become milliseconds
+        # in 32 bits.
+        "TIMEOUTidle = -1",
         f"cert = {credentials.certificate}",
         f"key = {credentials.key}",
         f"CAfile = {credentials.authority}",
@@ -175,6 +175,12 @@ def _watch(
             flush=True,
         )
         os.kill(parent, signal.SIGTERM)
+    except OSError as error:
+        print(
+            f"tf-syncrep: error: stunnel could not be started: {error}",
+            file=sys.stderr,
+            flush=True,
+        )
     finally:
         os._exit(1)
 

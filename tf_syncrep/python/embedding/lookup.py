@@ -145,7 +145,7 @@ def _look_up_one(slab, parts, feature):
 def combine_with_stock_ops(feature: Feature, vectors: tf.Tensor) -> tf.Tensor:
     """Combines the vectors of a feature with TensorFlow's own ops.
 
-    Returns Its vectors: float64 if `vectors` is float64, otherwise float32.
+    Returns its vectors: float64 if `vectors` is float64, otherwise float32.
     """
     vectors = tf.cast(
         vectors, tf.float64 if vectors.dtype == tf.float64 else tf.float32

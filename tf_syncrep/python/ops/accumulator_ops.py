@@ -76,7 +76,7 @@ class AccumulatorStats(NamedTuple):
         pushed: gradients that arrived.
         accepted: gradients that were not dropped on arrival.
         stale: gradients dropped on arrival, being too old.
-        voided: gradients discarded later, because of a newer round or step.
+        voided: gradients discarded later, because of another round.
         taken: gradients that were reduced and taken.
         takes: how many takes got gradients.
         bytes: bytes of memory that the held gradients take now. All accumulators of a
@@ -410,10 +410,10 @@ def accumulator_take_round_sparse(
 def accumulator_set_global_step(
     handle: Any, new_global_step: Any, name: str | None = None
 ) -> tf.Operation | None:
-    """Sets an accumulator's step and discards the gradients of older steps.
+    """Sets an accumulator's step; what is held stays, as in TensorFlow's accumulator.
 
-    In mode `"ROUND"` it sets the round and discards the gradients of all other rounds.
-    The step may go back.
+    In mode `"ROUND"` it sets the round and discards the gradients of another one. The
+    step may go back.
 
     Args:
         handle: handle of an accumulator.
@@ -425,10 +425,9 @@ def accumulator_set_global_step(
 
     Example:
     >>> accumulator = tfs.ops.dense_accumulator(tf.float32, [], counted=True)
-    >>> _ = tfs.ops.accumulator_apply_dense(accumulator, 0, 3.0)
     >>> tfs.ops.accumulator_set_global_step(accumulator, 1)
-    >>> int(tfs.ops.accumulator_num_accumulated(accumulator))
-    0
+    >>> bool(tfs.ops.accumulator_apply_dense(accumulator, 0, 3.0))
+    False
     """
     return _raw_ops.syncrep_accumulator_set_global_step(
         handle=handle, new_global_step=new_global_step, name=name

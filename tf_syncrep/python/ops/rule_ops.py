@@ -31,6 +31,8 @@ $$var \leftarrow var - lr \, g / \sqrt{a + \epsilon}$$
 $$a \leftarrow a + \text{mean}(g^2)$$
 $$var \leftarrow var - lr \, g / (\sqrt{a} + \epsilon)$$
 
+If the divisor of either is 0, \\(var\\) stays as it is.
+
 `"ftrl"`, with the slots `accumulator`, \\(a\\), and `linear`, \\(z\\), and with
 \\(p = -lr\_power\\):
 

@@ -42,7 +42,7 @@ def write(logdir: str, output: str | None = None) -> str:
         raise ReportError(_NO_MATPLOTLIB)
     found, others = read(
         logdir,
-        lambda error: print(f"tf-syncrep report: left out: {error}", file=sys.stderr),
+        lambda what: print(f"tf-syncrep report: left out: {what}", file=sys.stderr),
     )
     from tf_syncrep.python.report import summary
 
@@ -71,12 +71,12 @@ def check_folder(logdir: str) -> None:
 
 
 def read(
-    logdir: str, leave_out: Callable[[Exception], object] = lambda error: None
+    logdir: str, leave_out: Callable[[object], object] = lambda what: None
 ) -> tuple[Training, int]:
     """Reads the latest synchronous training in a folder.
 
-    `leave_out`: called with the error of a file that cannot be read. Raises
-    NothingYetError: the folder has no training.
+    `leave_out`: called with what says in one line which file, or rest of one, cannot be
+    read. Raises NothingYetError: the folder has no training.
     """
     _import_tensorflow()
     from tf_syncrep.python.report import event_files, training
@@ -90,6 +90,8 @@ def read(
             leave_out(error)
         else:
             files += [file] if file is not None else []
+            if file is not None and file.damage is not None:
+                leave_out(file.damage)
     if not files:
         raise NothingYetError(f"no event files with events in {logdir} or below it")
     try:

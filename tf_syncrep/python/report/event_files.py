@@ -30,12 +30,14 @@ class Series:
 class EventFile:
     """The content of one event file.
 
-    `begin`: when it was created, in seconds since the epoch.
+    `begin`: when it was created, in seconds since the epoch. `damage`: says in one line
+    what could not be read, if the file is damaged in the middle.
     """
 
     path: pathlib.Path
     begin: float
     scalars: dict[str, Series]
+    damage: str | None = None
 
 
 def find(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -53,29 +55,31 @@ def read(path: pathlib.Path) -> EventFile | None:
 
     The last record may be incomplete, if it is just being written.
 
-    Returns Its scalars, or None if it has no event at all. Raises UnreadableFileError:
+    Returns its scalars, or None if it has no event at all. Raises UnreadableFileError:
     nothing could be read; the message is one line.
     """
-    begin = None
+    begin = damage = None
+    num_events = 0
     points: dict[str, list[tuple[float, float]]] = {}
     try:
         for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
             event = tf.compat.v1.Event.FromString(record)
             begin = event.wall_time if begin is None else begin
+            num_events += 1
             for value in event.summary.value:
                 number = _scalar(value)
                 if number is not None:
                     points.setdefault(value.tag, []).append((event.wall_time, number))
     except (tf.errors.OpError, message.DecodeError) as error:
+        reason = (getattr(error, "message", None) or str(error)).splitlines()[0]
         if begin is None:
-            reason = getattr(error, "message", None) or str(error)
-            raise UnreadableFileError(
-                f"{path} cannot be read: {reason.splitlines()[0]}"
-            ) from None
+            raise UnreadableFileError(f"{path} cannot be read: {reason}") from None
+        if "truncated record" not in reason:
+            damage = f"{path} from its event {num_events + 1} on: {reason}"
     if begin is None:
         return None
     return EventFile(
-        path, begin, {tag: Series(*np.array(x).T) for tag, x in points.items()}
+        path, begin, {tag: Series(*np.array(x).T) for tag, x in points.items()}, damage
     )
 
 

@@ -60,7 +60,7 @@ def cpu(device: str) -> str:
 
     The gate has kernels only for CPUs, and tasks send and receive there.
 
-    Returns That CPU, in the form of `device`; an empty string for an empty one.
+    Returns that CPU, in the form of `device`; an empty string for an empty one.
     """
     if not device:
         return ""

@@ -27,14 +27,6 @@ class GradientKind(NamedTuple):
     is_sparse: bool
 
 
-class DenseRound(NamedTuple):
-    """A round of a dense accumulator, for an update that takes the gradients itself."""
-
-    handle: tf.Tensor
-    round: tf.Tensor
-    num_gradients: tf.Tensor
-
-
 def kind_of(gradient) -> GradientKind:
     """Returns the kind of a gradient."""
     return GradientKind(gradient.dtype, isinstance(gradient, tf.IndexedSlices))
@@ -72,14 +64,6 @@ class GradientAccumulator(abc.ABC):
         accumulator holds another round or another number of gradients.
         """
 
-    def round(self, quorum: tf.Tensor) -> DenseRound | None:
-        """Builds what an update may take instead of `take(quorum)`.
-
-        Returns the round, on the variable's device; None if gradients are sparse.
-        """
-        del quorum
-        return None
-
 
 class _DenseAccumulator(GradientAccumulator):
     def __init__(self, dtype, variable, naming):
@@ -102,10 +86,6 @@ class _DenseAccumulator(GradientAccumulator):
             )
         taken.set_shape(self._shape)
         return taken
-
-    def round(self, quorum):
-        with tf.device(self._device):
-            return DenseRound(self._handle, *tf.unstack(quorum))
 
 
 class _SparseAccumulator(GradientAccumulator):

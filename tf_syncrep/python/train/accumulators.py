@@ -49,10 +49,9 @@ class _AccumulatorMethods(tf.compat.v1.ConditionalAccumulatorBase):
     def set_global_step(
         self, new_global_step: Any, name: str | None = None
     ) -> tf.Operation | None:
-        """Sets the accumulator's time step, and discards gradients of older ones.
+        """Sets the accumulator's time step; gradients that are held stay.
 
-        TensorFlow's accumulator keeps such gradients, and averages them with those
-        of the new step. A step that goes back is logged as a warning.
+        A step that goes back is logged as a warning.
 
         Args:
             new_global_step: integer scalar, a variable perhaps: the time step.
@@ -90,7 +89,6 @@ class ConditionalAccumulator(_AccumulatorMethods):
     - it works in sessions, eagerly and in `tf.function`;
     - half gradients are summed in float32, and bfloat16 is supported (in TensorFlow's
       class the mean of three half gradients of 40000 is inf);
-    - `set_global_step` discards gradients of older steps;
     - an argument that is not a scalar, or a shared name that is in use for another
       dtype or shape, is an error (in TensorFlow's class it ends the process).
 

@@ -4,9 +4,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.ops import accumulator_adam_async_ops, adam_async_ops
+from tf_syncrep.python.ops import adam_async_ops
 from tf_syncrep.python.sync.arguments import check_number
-from tf_syncrep.python.sync.gradient_accumulators import DenseRound
 from tf_syncrep.python.train import hyper_parameters
 from tf_syncrep.python.train.base_optimizer import BaseOptimizer
 from tf_syncrep.python.train.part_scalars import add_scalar
@@ -142,10 +141,6 @@ class AdamAsyncOptimizer(BaseOptimizer):
                 "rmsprop_momentum", rmsprop_momentum, below=1
             )
 
-        # The rounds, by the tensors that stand for their means: see
-        # `gradient_of_round`.
-        self._rounds: dict[Any, DenseRound] = {}
-
     # Slots.
 
     def _create_slots(self, var_list):
@@ -221,34 +216,7 @@ class AdamAsyncOptimizer(BaseOptimizer):
     def _apply_sparse_duplicate_indices(self, grad, var):
         return self._apply_sparse(grad, var)
 
-    def gradient_of_round(self, dense_round: DenseRound) -> tf.Tensor:
-        """Builds what replaces a round's mean gradient in a call of `apply_gradients`.
-
-        The update then takes the round itself, and the mean is never written to memory.
-        The result has the same bits. Only for resource variables on CPUs.
-
-        Args:
-            dense_round: a round of an accumulator on the variable's device.
-
-        Returns:
-            A tensor that stands for the gradient but is none: pass it to the next call
-            of `apply_gradients`, and use it for nothing else.
-        """
-        stand_in = tf.identity(dense_round.round)
-        self._rounds[stand_in.ref()] = dense_round
-        return stand_in
-
     def _resource_apply_dense(self, grad, handle):
-        dense_round = self._rounds.pop(grad.ref(), None)
-        if dense_round is not None:
-            ops = accumulator_adam_async_ops
-            return ops.accumulator_take_round_apply_adam_async_dense(
-                *self._operands(handle),
-                *dense_round,
-                handle.dtype.base_dtype,
-                use_locking=self._use_locking,
-                use_nesterov=self._use_nesterov,
-            )
         return adam_async_ops.resource_apply_adam_async(
             *self._operands(handle),
             grad,

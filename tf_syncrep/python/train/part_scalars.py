@@ -44,7 +44,7 @@ class PartScalar:
     def stored_names(self, stored: Collection[str]) -> list[str]:
         """Returns the names in a checkpoint whose smallest value it gets.
 
-        Returns Its own name if the checkpoint has as many parts as the graph.
+        Returns its own name if the checkpoint has as many parts as the graph.
         """
         whole = self.before + self.after
         found = [whole] if whole in stored else []

@@ -28,7 +28,7 @@ GpuError RunDensePassOnGpu(DensePass pass, const DenseArrays<T>& arrays,
   }
   // Arrays that the pass does not use are null, which is aligned.
   const bool is_aligned =
-      gpu::AreAligned(arrays.a, arrays.b, arrays.other, arrays.sum, arrays.out);
+      gpu::AreAligned(arrays.a, arrays.b, arrays.sum, arrays.out);
   return gpu::VisitDensePass(pass, [&](auto constant) {
     constexpr DensePass kPass = decltype(constant)::value;
     return is_aligned ? Launch<kPass, gpu::kVectorWidth<T>>(arrays, stream)

@@ -30,13 +30,6 @@ class GpuDenseGradientSum final : public DenseGradientSum<T> {
   explicit GpuDenseGradientSum(const GpuQueue& queue)
       : DenseGradientSum<T>(/*max_kept=*/1), queue_(queue) {}
 
-  void Merge(GradientSum& other, Sharder& sharder) override {
-    DenseGradientSum<T>::Merge(other, sharder);
-    if (error_ == nullptr) {
-      error_ = other.error();
-    }
-  }
-
   GpuError error() const override { return error_; }
 
  private:

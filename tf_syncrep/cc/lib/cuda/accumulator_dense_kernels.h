@@ -20,9 +20,8 @@ template <DensePass kPass, int kWidth, typename T>
 __device__ __forceinline__ void RunPassOnVector(const DenseArrays<T>& arrays,
                                                 int64_t offset) {
   using Sum = SlotType<T>;
-  constexpr bool kAddsA = kPass != DensePass::kAddSum &&
-                          kPass != DensePass::kDivide &&
-                          kPass != DensePass::kDivideTo;
+  constexpr bool kAddsA =
+      kPass != DensePass::kDivide && kPass != DensePass::kDivideTo;
   constexpr bool kWritesOut =
       kPass == DensePass::kDivideTo || kPass == DensePass::kAddDivideTo;
   constexpr bool kDivides = kWritesOut || kPass == DensePass::kDivide ||
@@ -37,9 +36,6 @@ __device__ __forceinline__ void RunPassOnVector(const DenseArrays<T>& arrays,
   if constexpr (kAddsA) {
     a = LoadWidened<kWidth>(arrays.a + offset);
   }
-  if constexpr (kPass == DensePass::kAddSum) {
-    a = LoadVector<kWidth>(arrays.other + offset);
-  }
   if constexpr (kPass == DensePass::kAddTwo) {
     b = LoadWidened<kWidth>(arrays.b + offset);
   }
@@ -49,7 +45,7 @@ __device__ __forceinline__ void RunPassOnVector(const DenseArrays<T>& arrays,
     Sum value = sum.element[i];
     if constexpr (kPass == DensePass::kSet) {
       value = a.element[i];
-    } else if constexpr (kAddsA || kPass == DensePass::kAddSum) {
+    } else if constexpr (kAddsA) {
       value += a.element[i];
     }
     if constexpr (kPass == DensePass::kAddTwo) {
@@ -102,8 +98,6 @@ auto VisitDensePass(DensePass pass, const Visit& visit) {
       return visit(DensePassConstant<DensePass::kAdd>());
     case DensePass::kAddTwo:
       return visit(DensePassConstant<DensePass::kAddTwo>());
-    case DensePass::kAddSum:
-      return visit(DensePassConstant<DensePass::kAddSum>());
     case DensePass::kDivide:
       return visit(DensePassConstant<DensePass::kDivide>());
     case DensePass::kAddDivide:

@@ -1,24 +1,20 @@
 #include "tf_syncrep/cc/lib/rows/row_groups.h"
 
-#include <algorithm>
-#include <limits>
-
 #include "tf_syncrep/cc/lib/read_once.h"
 
 namespace tf_syncrep {
 
-template <typename Row>
 template <typename Index>
-RowGroups::Status RowGroups::Occurrences<Row>::Find(
-    const Index* indices, int64_t num, int64_t num_rows, BadRows bad_rows,
-    Sharder& sharder, BadRow* bad_row) {
-  if (!memory.Allocate(num)) {
+RowGroups::Status RowGroups::Find(const Index* indices, int64_t size,
+                                  int64_t num_rows, BadRows bad_rows,
+                                  Sharder& sharder, BadRow* bad_row) {
+  if (!memory_.Allocate(size)) {
     return Status::kOutOfMemory;
   }
-  size = 0;
+  size_ = 0;
   bool ascends = true;
-  Row last = 0;
-  for (int64_t i = 0; i < num; ++i) {
+  uint32_t last = 0;
+  for (int64_t i = 0; i < size; ++i) {
     const int64_t index = ReadOnce(&indices[i]);
     if (index < 0 || index >= num_rows) {
       if (bad_rows == BadRows::kRefused) {
@@ -27,30 +23,20 @@ RowGroups::Status RowGroups::Occurrences<Row>::Find(
       }
       continue;
     }
-    const Row row = static_cast<Row>(index);
+    const auto row = static_cast<uint32_t>(index);
     ascends &= row >= last;
     last = row;
-    memory[size++] = {row, static_cast<Row>(i)};
+    memory_[size_++] = {row, static_cast<uint32_t>(i)};
   }
-  sorted = memory.data();
+  sorted_ = memory_.data();
   if (ascends) {
     return Status::kOk;
   }
-  if (!spare.Allocate(size)) {
+  if (!spare_.Allocate(size_)) {
     return Status::kOutOfMemory;
   }
-  sorted = SortByRow(memory.data(), spare.data(), size, sharder);
-  return sorted == nullptr ? Status::kOutOfMemory : Status::kOk;
-}
-
-template <typename Index>
-RowGroups::Status RowGroups::Find(const Index* indices, int64_t size,
-                                  int64_t num_rows, BadRows bad_rows,
-                                  Sharder& sharder, BadRow* bad_row) {
-  is_narrow_ = std::max(size, num_rows) <= std::numeric_limits<uint32_t>::max();
-  return is_narrow_
-             ? narrow_.Find(indices, size, num_rows, bad_rows, sharder, bad_row)
-             : wide_.Find(indices, size, num_rows, bad_rows, sharder, bad_row);
+  sorted_ = SortByRow(memory_.data(), spare_.data(), size_, sharder);
+  return sorted_ == nullptr ? Status::kOutOfMemory : Status::kOk;
 }
 
 template RowGroups::Status RowGroups::Find(const int32_t*, int64_t, int64_t,

@@ -4,6 +4,7 @@
 #define TF_SYNCREP_CC_LIB_ROWS_ROW_GROUPS_H_
 
 #include <cstdint>
+#include <limits>
 
 #include "tf_syncrep/cc/lib/array.h"
 #include "tf_syncrep/cc/lib/rows/row_order.h"
@@ -26,6 +27,9 @@ class RowGroups {
   // What becomes of an index that is not a row of the table.
   enum class BadRows { kRefused, kIgnored };
 
+  // Both `size` and the number of a table's rows.
+  static constexpr int64_t kMax = std::numeric_limits<uint32_t>::max();
+
   // Groups `size` indices into a table of `num_rows` rows. Each is read once,
   // since others may change it meanwhile. With kBadRow, `bad_row` is the first
   // bad index.
@@ -36,33 +40,18 @@ class RowGroups {
   Status Find(const Index* indices, int64_t size, int64_t num_rows,
               BadRows bad_rows, Sharder& sharder, BadRow* bad_row);
 
-  // The number of positions of all rows.
-  int64_t size() const { return is_narrow_ ? narrow_.size : wide_.size; }
+  // The occurrences by row, whose places are the positions.
+  const RowOccurrence<uint32_t>* sorted() const { return sorted_; }
 
-  // Returns visit(sorted, size()), for an array of RowOccurrence<uint32_t> or
-  // <uint64_t>, whose places are the positions.
-  template <typename Visitor>
-  auto Visit(const Visitor& visit) const {
-    return is_narrow_ ? visit(narrow_.sorted, narrow_.size)
-                      : visit(wide_.sorted, wide_.size);
-  }
+  // The number of positions of all rows.
+  int64_t size() const { return size_; }
 
  private:
-  template <typename Row>
-  struct Occurrences {
-    template <typename Index>
-    Status Find(const Index* indices, int64_t num, int64_t num_rows,
-                BadRows bad_rows, Sharder& sharder, BadRow* bad_row);
-
-    Array<RowOccurrence<Row>> memory;
-    Array<RowOccurrence<Row>> spare;
-    const RowOccurrence<Row>* sorted = nullptr;  // in one of the two arrays
-    int64_t size = 0;
-  };
-
-  bool is_narrow_ = true;  // whether narrow_ is used, or else wide_
-  Occurrences<uint32_t> narrow_;
-  Occurrences<uint64_t> wide_;
+  Array<RowOccurrence<uint32_t>> memory_;
+  Array<RowOccurrence<uint32_t>> spare_;
+  // In one of the two arrays.
+  const RowOccurrence<uint32_t>* sorted_ = nullptr;
+  int64_t size_ = 0;
 };
 
 }  // namespace tf_syncrep

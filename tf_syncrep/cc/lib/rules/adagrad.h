@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cmath>
+#include <limits>
 
 #include "tf_syncrep/cc/lib/cpu_dispatch.h"
 
@@ -24,7 +25,11 @@ struct Adagrad {
   TF_SYNCREP_ALWAYS_INLINE void Update(Slot g, Slot& var,
                                        Slot& accumulator) const {
     accumulator = accumulator + g * g;
-    var = var - lr * g / std::sqrt(accumulator + epsilon);
+    const Slot divisor = std::sqrt(accumulator + epsilon);
+    // It is 0 where all gradients so far were too small to be squared, and both
+    // constants are 0. The variable stays then.
+    constexpr Slot kInfinity = std::numeric_limits<Slot>::infinity();
+    var = var - lr * g / (divisor == Slot(0) ? kInfinity : divisor);
   }
 
   Slot lr;

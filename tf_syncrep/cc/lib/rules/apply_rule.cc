@@ -34,18 +34,6 @@ constexpr int64_t kMaxAddedRows = 16;
 constexpr int64_t kMaxColumns = 1024;
 static_assert(kMaxColumns % kSquareLanes == 0);
 
-// So many elements are copied and then updated at a time, so that they stay in
-// the second-level cache meanwhile.
-constexpr int64_t kBlock = 4096;
-static_assert(kDrawBlock % kBlock == 0 && kDrawBlock % kMaxGradientBlock == 0);
-
-template <typename T>
-void CopyBlock(const T* from, int64_t begin, int64_t size, T* to) {
-  if (from != nullptr) {
-    std::copy(from + begin, from + begin + size, to + begin);
-  }
-}
-
 // The properties of a rule for which code is compiled separately.
 template <int kNumSlotsOf, bool kIsRowwiseOf>
 struct RuleShape {
@@ -86,12 +74,12 @@ TF_SYNCREP_ALWAYS_INLINE RuleArrays<T> ArraysFrom(const RuleArrays<T>& arrays,
   return from;
 }
 
-// Updates a row. If the rule is not rowwise, it may be any part of a row.
-// `index` and `first` number the row and its first element for random numbers.
+// Updates a row, or what takes its place in a rule that is not rowwise. `index`
+// is its number for random numbers.
 template <typename Shape, typename T>
 TF_SYNCREP_ALWAYS_INLINE void UpdateRow(const AnyRule<T>& rule, int64_t size,
                                         const T* grad, const RuleArrays<T>& row,
-                                        int64_t index, int64_t first) {
+                                        int64_t index) {
   SlotType<T> of_row = 0;
   if constexpr (Shape::kIsRowwise) {
     SlotType<T> lanes[kSquareLanes] = {};
@@ -102,7 +90,7 @@ TF_SYNCREP_ALWAYS_INLINE void UpdateRow(const AnyRule<T>& rule, int64_t size,
     if (rule.draws != nullptr) {
       rule.loops->update_rounded(rule.rule, size, of_row, grad, row.var,
                                  row.slots[0], row.slots[1],
-                                 rule.draws->OfRow(index, first));
+                                 rule.draws->OfRow(index, /*first_element=*/0));
       return;
     }
   }
@@ -111,13 +99,13 @@ TF_SYNCREP_ALWAYS_INLINE void UpdateRow(const AnyRule<T>& rule, int64_t size,
 }
 
 // One call of SparseApplyRule. Several threads run ApplyRows().
-template <typename Shape, typename T, typename Row>
+template <typename Shape, typename T>
 struct SparseApply {
   using Slot = SlotType<T>;
 
   const AnyRule<T>& rule;
   const GradientLoops<T>& loops;
-  const RowOccurrence<Row>* sorted;
+  const RowOccurrence<uint32_t>* sorted;
   int64_t size;  // the size of `sorted`
   int64_t row_size;
   const T* grad;
@@ -192,7 +180,7 @@ struct SparseApply {
       for (; i < end; ++i) {
         UpdateRow<Shape>(rule, row_size, Gradient(occurrences[i]),
                          ArraysFrom<Shape>(arrays, row_of(i), row_size),
-                         row_of(i), /*first=*/0);
+                         row_of(i));
       }
     }
   }
@@ -267,74 +255,44 @@ struct SparseApply {
   }
 };
 
+// Updates all elements.
 template <typename Shape, typename T>
-void CopyRows(const RuleArraysBefore<T>& before, int64_t begin, int64_t num,
-              int64_t row_size, const RuleArrays<T>& arrays) {
-  const int64_t slot_size = Shape::SlotSize(row_size);
-  CopyBlock(before.var, begin * row_size, num * row_size, arrays.var);
-  for (int i = 0; i < Shape::kNumSlots; ++i) {
-    CopyBlock(before.slots[i], begin * slot_size, num * slot_size,
-              arrays.slots[i]);
-  }
-}
-
-// Updates all elements in blocks of at most `max_block`. `gradient(begin, size,
-// scratch)` returns the gradient of a block.
-template <typename Shape, typename T, typename Gradient>
-void ApplyBlocks(const AnyRule<T>& rule, int64_t size, int64_t max_block,
-                 const Gradient& gradient, const RuleArraysBefore<T>& before,
+void ApplyBlocks(const AnyRule<T>& rule, int64_t size, const T* grad,
                  const RuleArrays<T>& arrays, Sharder& sharder) {
   const bool is_rounded = kIsRounded<T> && rule.draws != nullptr;
-  if (is_rounded) {
-    max_block = std::min(max_block, kBlock);
-  }
-  sharder.RunParts(size, kMinElementsPerShard,
-                   /*multiple=*/is_rounded ? kDrawBlock : 1,
-                   [&](int64_t begin, int64_t end) {
-                     const ScopedFlushDenormals flush_denormals;
-                     T scratch[kMaxGradientBlock];
-                     for (int64_t i = begin; i < end; i += max_block) {
-                       const int64_t n = std::min(max_block, end - i);
-                       CopyRows<Shape>(before, i, n, /*row_size=*/1, arrays);
-                       UpdateRow<Shape>(
-                           rule, n, gradient(i, n, scratch),
+  sharder.RunParts(
+      size, kMinElementsPerShard, /*multiple=*/is_rounded ? kDrawBlock : 1,
+      [&](int64_t begin, int64_t end) {
+        const ScopedFlushDenormals flush_denormals;
+        const int64_t max_block = is_rounded ? kDrawBlock : end - begin;
+        for (int64_t i = begin; i < end; i += max_block) {
+          UpdateRow<Shape>(rule, std::min(max_block, end - i), grad + i,
                            ArraysFrom<Shape>(arrays, i, /*row_size=*/1),
-                           /*index=*/i / kDrawBlock, /*first=*/i % kDrawBlock);
-                     }
-                   });
+                           /*index=*/i / kDrawBlock);
+        }
+      });
 }
 
 // Updates all rows, one by one.
 template <typename Shape, typename T>
 void ApplyRows(const AnyRule<T>& rule, int64_t num_rows, int64_t row_size,
-               const T* grad, const RuleArraysBefore<T>& before,
-               const RuleArrays<T>& arrays, Sharder& sharder) {
-  sharder.RunParts(num_rows,
-                   std::max<int64_t>(kMinElementsPerShard / row_size, 1),
-                   /*multiple=*/1, [&](int64_t begin, int64_t end) {
-                     const ScopedFlushDenormals flush_denormals;
-                     for (int64_t i = begin; i < end; ++i) {
-                       CopyRows<Shape>(before, i, 1, row_size, arrays);
-                       UpdateRow<Shape>(rule, row_size, grad + i * row_size,
-                                        ArraysFrom<Shape>(arrays, i, row_size),
-                                        i, /*first=*/0);
-                     }
-                   });
-}
-
-template <typename T>
-bool IsInPlace(const RuleArraysBefore<T>& before) {
-  return before.var == nullptr &&
-         std::all_of(std::begin(before.slots), std::end(before.slots),
-                     [](const auto* slot) { return slot == nullptr; });
+               const T* grad, const RuleArrays<T>& arrays, Sharder& sharder) {
+  sharder.RunParts(
+      num_rows, std::max<int64_t>(kMinElementsPerShard / row_size, 1),
+      /*multiple=*/1, [&](int64_t begin, int64_t end) {
+        const ScopedFlushDenormals flush_denormals;
+        for (int64_t i = begin; i < end; ++i) {
+          UpdateRow<Shape>(rule, row_size, grad + i * row_size,
+                           ArraysFrom<Shape>(arrays, i, row_size), i);
+        }
+      });
 }
 
 }  // namespace
 
 template <typename T>
 void ApplyRule(const AnyRule<T>& rule, int64_t num_rows, int64_t row_size,
-               const T* grad, const RuleArraysBefore<T>& before,
-               const RuleArrays<T>& arrays, Sharder& sharder) {
+               const T* grad, const RuleArrays<T>& arrays, Sharder& sharder) {
   const int64_t size = num_rows * row_size;
   if (size == 0) {
     return;
@@ -342,24 +300,10 @@ void ApplyRule(const AnyRule<T>& rule, int64_t num_rows, int64_t row_size,
   WithShape(rule, [&](auto shape) {
     using Shape = decltype(shape);
     if constexpr (Shape::kIsRowwise) {
-      ApplyRows<Shape>(rule, num_rows, row_size, grad, before, arrays, sharder);
+      ApplyRows<Shape>(rule, num_rows, row_size, grad, arrays, sharder);
     } else {
-      ApplyBlocks<Shape>(
-          rule, size, IsInPlace(before) ? size : kBlock,
-          [&](int64_t begin, int64_t, T*) { return grad + begin; }, before,
-          arrays, sharder);
+      ApplyBlocks<Shape>(rule, size, grad, arrays, sharder);
     }
-  });
-}
-
-template <typename T>
-void ApplyRuleInBlocks(const AnyRule<T>& rule, int64_t size,
-                       const GradientBlocks<T>& gradient,
-                       const RuleArraysBefore<T>& before,
-                       const RuleArrays<T>& arrays, Sharder& sharder) {
-  WithShape(rule, [&](auto shape) {
-    ApplyBlocks<decltype(shape)>(rule, size, kMaxGradientBlock, gradient,
-                                 before, arrays, sharder);
   });
 }
 
@@ -374,26 +318,22 @@ void SparseApplyRule(const AnyRule<T>& rule, const RowGroups& rows,
   const int64_t min_rows_per_shard =
       std::max<int64_t>(kMinElementsPerShard / row_size, 64);
   WithShape(rule, [&](auto shape) {
-    rows.Visit([&](const auto* sorted, int64_t size) {
-      const SparseApply<decltype(shape), T, decltype(sorted->row)> apply = {
-          rule,  GradientLoopsFor<T>(cpu_level), sorted, size, row_size, grad,
-          arrays};
-      sharder.RunParts(
-          size, min_rows_per_shard, /*multiple=*/1,
-          [&](int64_t begin, int64_t end) { apply.ApplyRows(begin, end); });
-    });
+    const SparseApply<decltype(shape), T> apply = {
+        rule,          GradientLoopsFor<T>(cpu_level),
+        rows.sorted(), rows.size(),
+        row_size,      grad,
+        arrays};
+    sharder.RunParts(
+        rows.size(), min_rows_per_shard, /*multiple=*/1,
+        [&](int64_t begin, int64_t end) { apply.ApplyRows(begin, end); });
   });
 }
 
-#define TF_SYNCREP_INSTANTIATE(T)                                              \
-  template void ApplyRule<T>(const AnyRule<T>&, int64_t, int64_t, const T*,    \
-                             const RuleArraysBefore<T>&, const RuleArrays<T>&, \
-                             Sharder&);                                        \
-  template void ApplyRuleInBlocks<T>(                                          \
-      const AnyRule<T>&, int64_t, const GradientBlocks<T>&,                    \
-      const RuleArraysBefore<T>&, const RuleArrays<T>&, Sharder&);             \
-  template void SparseApplyRule<T>(const AnyRule<T>&, const RowGroups&,        \
-                                   int64_t, const T*, const RuleArrays<T>&,    \
+#define TF_SYNCREP_INSTANTIATE(T)                                           \
+  template void ApplyRule<T>(const AnyRule<T>&, int64_t, int64_t, const T*, \
+                             const RuleArrays<T>&, Sharder&);               \
+  template void SparseApplyRule<T>(const AnyRule<T>&, const RowGroups&,     \
+                                   int64_t, const T*, const RuleArrays<T>&, \
                                    Sharder&, CpuLevel)
 
 TF_SYNCREP_INSTANTIATE_ALL_TYPES(TF_SYNCREP_INSTANTIATE);

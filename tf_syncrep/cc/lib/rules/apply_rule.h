@@ -11,7 +11,6 @@
 #define TF_SYNCREP_CC_LIB_RULES_APPLY_RULE_H_
 
 #include <cstdint>
-#include <functional>
 
 #include "tf_syncrep/cc/lib/cpu_dispatch.h"
 #include "tf_syncrep/cc/lib/float16.h"
@@ -47,42 +46,15 @@ struct RuleArrays {
   SlotType<T>* slots[kMaxSlots] = {};
 };
 
-// Pointers to the old contents of the arrays if these must not be overwritten.
-// A pointer is null if the old contents are in the array itself.
-template <typename T>
-struct RuleArraysBefore {
-  const T* var = nullptr;
-  const SlotType<T>* slots[kMaxSlots] = {};
-};
-
-inline constexpr int64_t kMaxGradientBlock = 256;
-
 // In a dense update by a rule that is not rowwise, so many elements get the
 // random numbers of a row, whatever the shape of the variable.
 inline constexpr int64_t kDrawBlock = 4096;
-
-// Returns a pointer to `size` elements of a gradient from `begin` on, at most
-// kMaxGradientBlock. They may be in `scratch`. Several threads call it at a
-// time.
-template <typename T>
-using GradientBlocks =
-    std::function<const T*(int64_t begin, int64_t size, T* scratch)>;
 
 // Updates `num_rows` rows of `row_size` elements, which is all of a variable.
 // The caller holds the arrays exclusively.
 template <typename T>
 void ApplyRule(const AnyRule<T>& rule, int64_t num_rows, int64_t row_size,
-               const T* grad, const RuleArraysBefore<T>& before,
-               const RuleArrays<T>& arrays, Sharder& sharder);
-
-// Does the same for rules that are not rowwise, with a gradient that is in
-// memory block by block only. Each block is applied while it is in the
-// first-level cache.
-template <typename T>
-void ApplyRuleInBlocks(const AnyRule<T>& rule, int64_t size,
-                       const GradientBlocks<T>& gradient,
-                       const RuleArraysBefore<T>& before,
-                       const RuleArrays<T>& arrays, Sharder& sharder);
+               const T* grad, const RuleArrays<T>& arrays, Sharder& sharder);
 
 // Updates each of `rows`, which are rows of the tables, with the sum of those
 // rows of `grad` that are at its positions, in their order. A row has

@@ -24,7 +24,10 @@ struct RowwiseAdagrad {
   Slot UpdateRowSlot(Slot sum_of_squares, int64_t row_size,
                      Slot& accumulator) const {
     accumulator = accumulator + sum_of_squares / static_cast<Slot>(row_size);
-    return lr / (std::sqrt(accumulator) + epsilon);
+    const Slot divisor = std::sqrt(accumulator) + epsilon;
+    // It is 0 where all gradients so far were too small to be squared, and both
+    // constants are 0. The row stays then.
+    return divisor == Slot(0) ? Slot(0) : lr / divisor;
   }
 
   TF_SYNCREP_ALWAYS_INLINE void Update(Slot g, Slot step_size,

@@ -68,9 +68,9 @@ class Checkpoint(tf.keras.callbacks.Callback):
     )
     ```
 
-    `tfs.keras.fit` and `Model.fit` of Keras 3 write the last one after all other
-    callbacks have ended the training; with `Model.fit` of Keras 2 put this callback
-    last, after `EarlyStopping(restore_best_weights=True)`; otherwise a warning says so.
+    `tfs.keras.fit` and `Model.fit` write the last one after all other callbacks have
+    ended the training. In a `tf.keras.callbacks.CallbackList` put this callback last,
+    after `EarlyStopping(restore_best_weights=True)`; otherwise a warning says so.
 
     In a custom loop:
 
@@ -353,8 +353,8 @@ class Checkpoint(tf.keras.callbacks.Callback):
             logging.warning(
                 "The last checkpoint of this training will not have the weights that "
                 "EarlyStopping(restore_best_weights=True) restores, which comes after "
-                "Checkpoint in `callbacks`. Put Checkpoint last, or call "
-                "tfs.keras.fit, which ends it last in any order."
+                "Checkpoint in the CallbackList. Put Checkpoint last, or give `fit` a "
+                "list, in which it ends last in any order."
             )
 
     def _go_on(self) -> None:

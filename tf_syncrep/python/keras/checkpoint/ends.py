@@ -36,13 +36,6 @@ class _End(tf.keras.callbacks.Callback):
         self._checkpoint._end_run()
 
 
-def have_checkpoint(callbacks: Any) -> bool:
-    """Returns whether a Checkpoint is among the callbacks of `fit`, in any form."""
-    if isinstance(callbacks, tf.keras.callbacks.CallbackList):
-        callbacks = callbacks.callbacks
-    return any(isinstance(x, Checkpoint) for x in tf.nest.flatten(callbacks or []))
-
-
 def with_ends(callbacks: Any) -> Any:
     """Adds callbacks after those of `fit` that end its checkpoints.
 

@@ -42,7 +42,10 @@ from tf_syncrep.python.keras.compat.saving import (
     has_default_ids,
     note_default_signatures,
 )
-from tf_syncrep.python.keras.compat.schedules import schedule_of
+from tf_syncrep.python.keras.compat.schedules import (
+    excludes_from_weight_decay,
+    schedule_of,
+)
 from tf_syncrep.python.keras.compat.stock_files import (
     holds_numbered_slots,
     holds_values_of,
@@ -71,6 +74,7 @@ __all__ = [
     "SlotOptimizer",
     "apart_from_closures",
     "compiled_by_xla",
+    "excludes_from_weight_decay",
     "finalize_variable_values",
     "forget",
     "has_default_ids",

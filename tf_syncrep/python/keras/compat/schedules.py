@@ -1,4 +1,4 @@
-"""The schedule of an optimizer's learning rate."""
+"""What an optimizer's configuration leaves out: its schedule, and exclusions."""
 
 from typing import Any
 
@@ -12,3 +12,13 @@ def schedule_of(optimizer: Any) -> Any:
     """
     rate = optimizer._learning_rate
     return rate if callable(rate) else None
+
+
+def excludes_from_weight_decay(optimizer: Any) -> bool:
+    """Returns whether `exclude_from_weight_decay` was called with anything.
+
+    Private: it can be set, and not be asked.
+    """
+    name = "_exclude_from_weight_decay"
+    kinds = ("", "_pattern", "_names")  # The second is Keras 3's, the third Keras 2's.
+    return any(getattr(optimizer, name + kind, None) for kind in kinds)

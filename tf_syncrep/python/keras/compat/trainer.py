@@ -3,6 +3,7 @@
 Keras 3 has more public names for this than Keras 2 (and tf_keras).
 """
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,6 +11,13 @@ import tensorflow as tf
 
 from tf_syncrep.python.keras.compat.native import IS_KERAS_3
 from tf_syncrep.python.sync.arguments import as_python
+
+# The attribute in which a model keeps the functions that workers run.
+KEPT = "_tf_syncrep_kept"
+# Private in Keras 2, the last two: the attributes in which a model keeps functions.
+_FUNCTIONS = ("train_function", "test_function", "predict_function", KEPT)
+if not IS_KERAS_3:
+    _FUNCTIONS += ("train_tf_function", "_shard_test_function")
 
 
 def is_compiled(model: Any) -> bool:
@@ -39,6 +47,22 @@ def layers_of(model: Any) -> list[Any]:
     Private: the public `layers` has only those of the outermost level.
     """
     return list(model._flatten_layers())
+
+
+@contextlib.contextmanager
+def functions_set_aside(model: Any) -> Iterator[None]:
+    """Makes a model trace its steps anew, and forget these functions in the end."""
+    before = {name: getattr(model, name, None) for name in _FUNCTIONS}
+    compiled = made_by_compile(model)
+    for name in before:
+        setattr(model, name, None)
+    try:
+        yield
+    finally:
+        # Those of before are not those of a model that was compiled meanwhile.
+        is_same = made_by_compile(model) is compiled
+        for name, function in before.items():
+            setattr(model, name, function if is_same else None)
 
 
 def is_loss_built(model: Any) -> bool:

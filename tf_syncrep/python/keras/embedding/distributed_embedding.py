@@ -237,7 +237,7 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
         return (
             Tables([x for x in slabs if isinstance(x, layout.Slab)]),
             DynamicTables(
-                [x for x in slabs if isinstance(x, layout.DynamicSlab)], dynamic
+                [x for x in slabs if isinstance(x, layout.DynamicSlab)], dynamic, self
             ),
         )
 

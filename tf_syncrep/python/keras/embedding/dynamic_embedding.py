@@ -67,7 +67,8 @@ class DynamicEmbedding(GrowingLayer, tf.keras.layers.Layer):
             self.name, self.input_dim.max_rows, self.output_dim, dtype, grows=True
         )
         slab = layout.DynamicSlab("embeddings", [table], num_parts)
-        return DynamicTables([slab], {self.name: self.input_dim}, named_by_layer=True)
+        sizes = {self.name: self.input_dim}
+        return DynamicTables([slab], sizes, self, named_by_layer=True)
 
     def build(self, input_shape: Any = None) -> None:
         """Makes the variables, whose shapes depend on no input."""
@@ -104,7 +105,8 @@ class DynamicEmbedding(GrowingLayer, tf.keras.layers.Layer):
         """Masks id 0, if that stands for padding; called by Keras."""
         del mask
         self._refuse_masked_strings(inputs)
-        return tf.not_equal(inputs, 0) if self.mask_zero else None
+        # The operator takes Keras 3's symbolic ids, too, and `tf.not_equal` does not.
+        return inputs != 0 if self.mask_zero else None
 
     def _refuse_masked_strings(self, inputs):
         if self.mask_zero and tf.as_dtype(inputs.dtype) == tf.string:

@@ -60,6 +60,7 @@ class Embedding(tf.keras.layers.Embedding):
     the layer's name, on which initial vectors depend. It takes `embeddings_initializer`
     and `mask_zero`, and refuses what concerns a whole table: `shards`, `weights`,
     `input_length`, a regularizer or constraint of the table, LoRA and quantisation.
+    A class that derives from this one has tables of fixed size alone.
 
     Args:
         *args: arguments of the base class: `input_dim`, `output_dim`, and so on.
@@ -73,7 +74,8 @@ class Embedding(tf.keras.layers.Embedding):
 
     Raises:
         ValueError: `shards` is not a whole number of at least 1, or is above 1 together
-            with something that needs the whole table.
+            with something that needs the whole table; or something does not fit a table
+            that grows.
 
     Example:
     ```python
@@ -92,12 +94,18 @@ class Embedding(tf.keras.layers.Embedding):
         size = kwargs.get("input_dim", args[0] if args else None)
         if not isinstance(size, Dynamic):
             return super().__new__(cls, *args, **kwargs)
-        unfit = [name for name in kwargs if name in _OF_FIXED_TABLES]
-        if unfit:
+        if cls is not Embedding:
+            raise ValueError(
+                "A class that derives from tfs.keras.Embedding must have a table of "
+                "fixed size: a table that grows has a class of its own, whose layer "
+                f"yours may have as an attribute. Received: {cls.__name__} with {size}"
+            )
+        of_fixed = {name: kwargs.pop(name, None) for name in _OF_FIXED_TABLES}
+        if unfit := [name for name, x in of_fixed.items() if x is not None]:
             raise ValueError(
                 "A table that grows has no whole: make the layer without "
                 f"{', '.join(unfit)}. Received: "
-                + ", ".join(f"{name}={kwargs[name]!r}" for name in unfit)
+                + ", ".join(f"{name}={of_fixed[name]!r}" for name in unfit)
             )
         return DynamicEmbedding(*args, **kwargs)
 

@@ -30,6 +30,10 @@ def for_serving(model: Any) -> Iterator[None]:
     `tf.saved_model.save`, `ExportArchive` and other ways to save a model for serving
     need it. It does nothing for a model without tables that grow.
 
+    What the model's own methods trace meanwhile, such as `predict`, is forgotten at the
+    end. Any other function that is traced meanwhile keeps the copies: call it for
+    serving alone, and let no other thread trace the model.
+
     Args:
         model: a built model.
 
@@ -46,6 +50,8 @@ def for_serving(model: Any) -> Iterator[None]:
         for layer in trainer.layers_of(model):
             if isinstance(layer, GrowingLayer):
                 stack.enter_context(_served(layer))
+            elif isinstance(layer, tf.keras.Model):
+                stack.enter_context(trainer.functions_set_aside(layer))
         yield
 
 

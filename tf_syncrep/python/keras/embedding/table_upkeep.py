@@ -16,7 +16,7 @@ from tf_syncrep.python.keras.tables.maintenance import maintenance_of, steps_bet
 from tf_syncrep.python.keras.tables.table_stats import (
     counters_of,
     keys_from_nan,
-    sizes_of,
+    sizes_in_training_of,
 )
 
 # The counters of which the logs of an epoch have how much they have grown in it.
@@ -144,10 +144,11 @@ class TableUpkeep(tf.keras.callbacks.Callback):
                 writer.flush()
 
     def _warn_of_full(self, stats: dict[str, dict[str, int]]) -> None:
-        sizes = sizes_of(self.model)
-        for name, counts in stats.items():
+        sizes = sizes_in_training_of(self.model)
+        for name, size in sizes.items():
+            counts = stats[name]
             refused = counts["refused"] - self._refused.get(name, 0)
-            evicts = sizes[name].evict is not None
+            evicts = size.evict is not None
             # A table may have been full before the training. If it evicts, the first
             # maintenance makes room in it.
             waits = evicts and not self._has_maintained
@@ -177,7 +178,8 @@ class TableUpkeep(tf.keras.callbacks.Callback):
                 )
 
     def _warn_of_empty(self, stats: dict[str, dict[str, int]]) -> None:
-        for name, counts in stats.items():
+        for name in sizes_in_training_of(self.model):
+            counts = stats[name]
             if name not in self._are_empty and not any(map(counts.get, _OF_LOOKUPS)):
                 self._are_empty.add(name)
                 logging.warning(

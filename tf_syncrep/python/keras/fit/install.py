@@ -9,9 +9,10 @@ import tensorflow as tf
 from absl import logging
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.checkpoint.ends import have_checkpoint, with_ends
+from tf_syncrep.python.keras.checkpoint.ends import with_ends
 from tf_syncrep.python.keras.compat.position import handing_over
 from tf_syncrep.python.keras.fit import api, checks
+from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import alone
 
 __all__ = ["install_fit", "uninstall_fit"]
 
@@ -22,8 +23,6 @@ _OURS: dict[str, Callable[..., Any]] = {
 }
 # Arguments of Keras 2 that concern threads of its own, which read a Sequence.
 _OF_THREADS = ("max_queue_size", "workers", "use_multiprocessing")
-# The methods of `tf.keras.Model` that were replaced, by name.
-_stock: dict[str, Callable[..., Any]] = {}
 _is_installed = False
 
 
@@ -47,7 +46,6 @@ def install_fit() -> None:
     ```
     """
     global _is_installed
-    _stand_in_front()
     _is_installed = True
 
 
@@ -65,30 +63,18 @@ def uninstall_fit() -> None:
     """
     global _is_installed
     _is_installed = False
-    if not compat.IS_KERAS_3:
-        _step_aside()
 
 
-def explain_stock_fit() -> None:
-    """Makes Keras 3 mention `install_fit` where its own methods cannot run.
+def stand_in_front() -> None:
+    """Replaces the methods of `tf.keras.Model`, once, by those that look at the model.
 
-    They fail there in any case, with an error about something else. Everywhere else its
-    `fit` then writes the last checkpoint after all callbacks, as ours does.
+    Where Keras' own `fit` runs, it then leaves no gradients in an optimizer that
+    collects them, and writes the last checkpoint after all callbacks, as ours does.
+    Where that of Keras 3 cannot run, the error mentions `install_fit`.
     """
-    if compat.IS_KERAS_3:
-        _stand_in_front()
-
-
-def _stand_in_front() -> None:
     for name, ours in _OURS.items():
-        if name not in _stock:
-            _stock[name] = getattr(tf.keras.Model, name)
-            setattr(tf.keras.Model, name, _in_front_of(_stock[name], ours))
-
-
-def _step_aside() -> None:
-    for name in list(_stock):
-        setattr(tf.keras.Model, name, _stock.pop(name))
+        stock = getattr(tf.keras.Model, name)
+        setattr(tf.keras.Model, name, _in_front_of(stock, ours))
 
 
 def _in_front_of(stock: Callable[..., Any], ours: Callable[..., Any]) -> Any:
@@ -100,14 +86,14 @@ def _in_front_of(stock: Callable[..., Any], ours: Callable[..., Any]) -> Any:
             if _is_installed:
                 checks.refuse_model_outside_of_scope(self)
             given = inspect.signature(stock).bind(self, *args, **kwargs)
-            callbacks = given.arguments.get("callbacks")
-            if not have_checkpoint(callbacks):
-                return stock(self, *args, **kwargs)
-            given.arguments["callbacks"] = with_ends(callbacks)
-            with handing_over(self):
+            if callbacks := given.arguments.get("callbacks"):
+                given.arguments["callbacks"] = with_ends(callbacks)
+            with handing_over(self), alone(self):
                 return stock(*given.args, **given.kwargs)
         if _is_installed:
             return ours(self, **_by_name(stock, (self, *args), kwargs))
+        if not compat.IS_KERAS_3:
+            return stock(self, *args, **kwargs)
         raise RuntimeError(
             f"Model.{stock.__name__} of Keras 3 does not run under "
             "ParameterServerStrategy. Call tfs.keras.install_fit() before it, once, or "

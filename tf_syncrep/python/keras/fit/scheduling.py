@@ -31,9 +31,6 @@ from tf_syncrep.python.keras.fit.sizes import (
 from tf_syncrep.python.keras.fit.step import Step
 from tf_syncrep.python.keras.parts import optimizers_of
 
-# The name of the attribute in which a model keeps what is reused.
-_KEPT = "_tf_syncrep_kept"
-
 
 class ScheduledSteps:
     """Runs the steps of one model on the workers of its strategy."""
@@ -47,7 +44,8 @@ class ScheduledSteps:
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         self._num_workers = cluster.num_tasks("worker")
         # Keras would track an assigned attribute.
-        self._kept = vars(model).setdefault(_KEPT, _Kept())
+        self._kept = vars(model).get(trainer.KEPT) or _Kept()
+        vars(model)[trainer.KEPT] = self._kept
         self._metrics = NO_METRICS
         self._sizes: dict[str, Sizes] = {}
 

@@ -127,7 +127,9 @@ class Adagrad(RuleOptimizer):
     ) -> tuple[tf.Tensor, Mapping[str, tf.Tensor]]:
         """Moves rows of a variable, or the whole variable."""
         accumulator = slots["accumulator"] + gradient * gradient
-        step = learning_rate * gradient / tf.sqrt(accumulator + self.epsilon)
+        step = tf.math.divide_no_nan(
+            learning_rate * gradient, tf.sqrt(accumulator + self.epsilon)
+        )
         return rows - step, {"accumulator": accumulator}
 
     def get_config(self) -> dict[str, Any]:

@@ -46,7 +46,17 @@ class OwnOptimizer:
     """
 
     def __init__(self, given: Any):
-        """Notes which optimizer to make."""
+        """Notes which optimizer to make.
+
+        Raises ValueError: it has exclusions, which the one that is made would not have.
+        """
+        if compat.excludes_from_weight_decay(given):
+            raise ValueError(
+                "The optimizer of a table is made from a class and configuration, of "
+                "which exclude_from_weight_decay is no part: make one without "
+                f"weight_decay. Received: {type(given).__name__} for which it was "
+                "called"
+            )
         if isinstance(given, str):
             self._kind = _class_of(given)
             self._config: dict[str, Any] = {}

@@ -131,7 +131,9 @@ class RowwiseAdagrad(RuleOptimizer):
         elements = list(range(1, len(rows.shape)))
         squares = tf.reduce_mean(gradient * gradient, elements, keepdims=True)
         accumulator = slots["accumulator"] + squares
-        step_size = learning_rate / (tf.sqrt(accumulator) + self.epsilon)
+        step_size = tf.math.divide_no_nan(
+            learning_rate, tf.sqrt(accumulator) + self.epsilon
+        )
         return rows - step_size * gradient, {"accumulator": accumulator}
 
     def get_config(self) -> dict[str, Any]:

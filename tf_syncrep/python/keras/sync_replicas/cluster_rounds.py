@@ -13,14 +13,13 @@ import tensorflow as tf
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.sync_replicas.cluster_ops import ClusterOps, Permit
 from tf_syncrep.python.keras.sync_replicas.ordering import effects_after
-from tf_syncrep.python.keras.sync_replicas.rounds import Observer, Rounds
 from tf_syncrep.python.keras.sync_replicas.updater import Updater
 from tf_syncrep.python.keras.transfers.transfers import few_messages
 from tf_syncrep.python.sync import gate_stats
 
 
-class ClusterRounds(Rounds):
-    """Rounds under ParameterServerStrategy."""
+class ClusterRounds(Updater):
+    """Rounds under ParameterServerStrategy: its base class, and steps of workers."""
 
     maintains_tables = True
 
@@ -32,22 +31,11 @@ class ClusterRounds(Rounds):
         update: Callable[[Any, Any], None],
     ):
         """Makes nothing on the cluster yet."""
-        self._ops = ops
+        super().__init__(ops, strategy, optimizer, update)
         self._permits = _Permits()
-        self._updater = Updater(ops, strategy, optimizer, update)
         # How many gradients had arrived when the epoch began, except for those of its
         # own steps.
         self._num_before = 0
-
-    @property
-    def cause(self) -> BaseException | None:
-        """The error that ended the updates of the last training, or None."""
-        return self._updater.cause
-
-    @property
-    def is_training(self) -> bool:
-        """Whether a training has begun, and was not told to end yet."""
-        return self._updater.is_running
 
     def place(self, variables: Sequence[Any]) -> None:
         """Places the gate where most trained bytes are, unless it has been made."""
@@ -64,9 +52,11 @@ class ClusterRounds(Rounds):
         with few_messages():
             permit = self._ops.acquire()
             with self._permits.holding(permit), effects_after(permit.round):
-                yield
-                if not permit.used:
-                    self._ops.give_back(permit)
+                try:
+                    yield
+                finally:
+                    if not permit.used:
+                        self._ops.give_back(permit)
 
     def receive(
         self, gradients: Sequence[Any], variables: Sequence[Any], natives: Sequence[Any]
@@ -93,8 +83,8 @@ class ClusterRounds(Rounds):
     def start(self) -> None:
         """Opens the gate for a new training, and starts the updater."""
         compat.isolate_workers()
-        self._updater.close()  # An error may have ended the training before.
-        self._updater.start()
+        self.close()  # An error may have ended the training before.
+        super().start()
 
     def begin_epoch(self, first_step: int) -> None:
         """Notes that an epoch begins, while no gradient is in flight."""
@@ -108,36 +98,6 @@ class ClusterRounds(Rounds):
         """
         del num_taken
         return max(0, _num_decided(self._own_stats()) - self._num_before)
-
-    def drain(self) -> None:
-        """Waits until no gradient is in flight and no full round waits for its update.
-
-        Raises tf.errors.OpError: an update failed.
-        """
-        self._updater.drain()
-
-    def finish(self, *, flush: bool) -> int:
-        """Ends a training: completes the present updates, and the last round.
-
-        Raises tf.errors.OpError: an update failed.
-        """
-        return self._updater.finish(flush=flush)
-
-    def close(self) -> None:
-        """Ends a training at once, unless it has ended; takes a few seconds at most."""
-        self._updater.close()
-
-    def between_updates(self, function: Callable[[], None]) -> None:
-        """Makes the updater call a function between two updates, and waits for it."""
-        self._updater.between_updates(function)
-
-    def add_observer(self, observer: Observer) -> None:
-        """Adds an observer, called when a training begins and after each update."""
-        self._updater.observers.append(observer)
-
-    def remove_observer(self, observer: Observer) -> None:
-        """Removes an observer."""
-        self._updater.remove_observer(observer)
 
     def configure(self, quorum: int, total: int) -> None:
         """Changes the quorum and the number of workers from the next round on."""

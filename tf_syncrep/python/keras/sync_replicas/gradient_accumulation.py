@@ -5,10 +5,12 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.sync_replicas.fixed import Fixed
 from tf_syncrep.python.keras.sync_replicas.in_process_rounds import InProcessRounds
 from tf_syncrep.python.keras.sync_replicas.rounds import RefusedRounds, Rounds
-from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import RoundsOptimizer
+from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import (
+    ANOTHER,
+    RoundsOptimizer,
+)
 from tf_syncrep.python.sync.arguments import check_count
 
 __all__ = ["GradientAccumulation"]
@@ -52,8 +54,7 @@ class GradientAccumulation(RoundsOptimizer):
     ```
     """
 
-    num_batches: Fixed[int] = Fixed()
-    reject_nonfinite: Fixed[bool] = Fixed()
+    _fixed = dict.fromkeys(("num_batches", "reject_nonfinite"), ANOTHER)
 
     def __init__(
         self,

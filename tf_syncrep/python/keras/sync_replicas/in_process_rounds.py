@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from tf_syncrep.python.keras.sync_replicas.rounds import Rounds
+from tf_syncrep.python.keras.sync_replicas.rounds import Rounds, say_last_round
 from tf_syncrep.python.keras.sync_replicas.targets import Targets
 from tf_syncrep.python.sync import gradient_checks, messages
 
@@ -19,8 +19,7 @@ Update = Callable[[Sequence[Any], Sequence[Any]], None]
 class InProcessRounds(Rounds):
     """Collects gradients in accumulators of this process, and applies their mean.
 
-    The gradients of an incomplete round are not saved with the optimizer. A training
-    has no beginning here: every `quorum`-th `receive` makes an update.
+    The gradients of an incomplete round are not saved with the optimizer.
     """
 
     def __init__(
@@ -85,25 +84,26 @@ class InProcessRounds(Rounds):
                 push()
 
     def start(self) -> None:
-        """Refuses, since nothing runs beside the steps."""
-        raise ValueError(
-            "SyncReplicas has no updater without ParameterServerStrategy: "
-            "`apply_gradients` makes the updates. Received: an optimizer that was "
-            "made without a strategy"
-        )
+        """Begins a training, to which gradients from before do not belong."""
+        self.close()
 
     def num_done(self, num_taken: int) -> int:
         """Returns how many batches of an epoch are in complete rounds."""
         return max(0, num_taken - int(self._pending.numpy()))
 
-    def finish(self, *, flush: bool) -> int:
+    def finish(self, *, flush: bool) -> None:
         """Applies or drops the gradients of an incomplete last round."""
         pending = int(self._pending.numpy())
-        if pending and flush:
-            self._apply()
-        elif pending:
-            self._end_round()
-        return pending
+        if pending:
+            if flush:
+                self._apply()
+            else:
+                self._end_round()
+            say_last_round(pending, flush)
+
+    def close(self) -> None:
+        """Drops the gradients of a round that a training has left."""
+        self.finish(flush=False)
 
     def begin_maintenance(self) -> bool:
         """Returns whether rows of tables may be removed now: once in each round.

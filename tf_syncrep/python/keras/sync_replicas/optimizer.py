@@ -9,7 +9,6 @@ import tensorflow as tf
 from tf_syncrep.python.keras import cluster, compat
 from tf_syncrep.python.keras.sync_replicas.cluster_ops import ClusterOps
 from tf_syncrep.python.keras.sync_replicas.cluster_rounds import ClusterRounds
-from tf_syncrep.python.keras.sync_replicas.fixed import Fixed
 from tf_syncrep.python.keras.sync_replicas.in_process_rounds import InProcessRounds
 from tf_syncrep.python.keras.sync_replicas.rounds import (
     Observer,
@@ -17,8 +16,8 @@ from tf_syncrep.python.keras.sync_replicas.rounds import (
     Rounds,
 )
 from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import (
+    ANOTHER,
     RoundsOptimizer,
-    ending,
 )
 from tf_syncrep.python.sync.arguments import as_python, check_count, check_positive
 
@@ -108,12 +107,11 @@ class SyncReplicas(RoundsOptimizer):
     (https://arxiv.org/abs/1604.00981).
     """
 
-    replicas_to_aggregate: Fixed[int] = Fixed("call `configure`")
-    total_num_replicas: Fixed[int] = Fixed("call `configure`")
-    lease_secs: Fixed[float] = Fixed()
-    start_secs: Fixed[float] = Fixed()
-    reject_nonfinite: Fixed[bool] = Fixed()
-    spares: Fixed[bool] = Fixed()
+    _fixed = dict.fromkeys(
+        ("lease_secs", "start_secs", "reject_nonfinite", "spares"), ANOTHER
+    ) | dict.fromkeys(
+        ("replicas_to_aggregate", "total_num_replicas"), "call `configure`"
+    )
 
     def __init__(
         self,
@@ -143,7 +141,6 @@ class SyncReplicas(RoundsOptimizer):
         self.reject_nonfinite = bool(reject_nonfinite)
         self.spares = bool(spares)
         self.flush_last: bool = bool(flush_last)
-        self._strategy = tf.distribute.get_strategy()
         self._rounds = self._make_rounds()
 
     def _make_rounds(self) -> Rounds:
@@ -200,41 +197,6 @@ class SyncReplicas(RoundsOptimizer):
         """
         with self._rounds.step():
             yield
-
-    @contextlib.contextmanager
-    def updater(self, strategy: Any = None) -> Iterator["RunningUpdates"]:
-        """Runs the updates of a custom loop, in the coordinator, around the loop.
-
-        When the loop ends without an error, it completes the present updates and
-        applies, or drops, an incomplete last round. The loop must have joined its
-        closures by then.
-
-        Args:
-            strategy: the `tf.distribute.ParameterServerStrategy`. By default it is the
-                one in whose scope the optimizer was made.
-
-        Yields:
-            An object with `drain()`, which waits until no update is in progress.
-
-        Raises:
-            ValueError: there is no strategy, or it is another one.
-            RuntimeError: updates are running already.
-            tf.errors.OpError: an update failed.
-        """
-        if strategy is not None and strategy is not self._strategy:
-            raise ValueError(
-                "`strategy` must be the one in whose scope the optimizer was made. "
-                f"Received: strategy={strategy}"
-            )
-        if self._rounds.is_training:
-            raise RuntimeError(
-                "SyncReplicas is training already: one `fit`, or one `updater()`, at a "
-                "time."
-            )
-        with ending(self._rounds):
-            self._rounds.start()
-            yield RunningUpdates(self._rounds)
-            self._rounds.finish(flush=self.flush_last)
 
     def add_observer(self, observer: Observer) -> None:
         """Adds a function that is called when a training begins, and after each update.
@@ -302,18 +264,3 @@ class SyncReplicas(RoundsOptimizer):
             "spares": self.spares,
             "flush_last": self.flush_last,
         }
-
-
-class RunningUpdates:
-    """The updates of a custom loop, while they are running."""
-
-    def __init__(self, rounds: Rounds):
-        """Keeps the rounds; called by `SyncReplicas.updater`."""
-        self._rounds = rounds
-
-    def drain(self) -> None:
-        """Waits until no gradient is in flight and no full round waits for its update.
-
-        Raises tf.errors.OpError: an update failed.
-        """
-        self._rounds.drain()

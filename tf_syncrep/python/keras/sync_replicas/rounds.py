@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from absl import logging
+
 # It is called with `iterations` when a training begins, and after each of its updates.
 Observer = Callable[[int], None]
 
@@ -21,6 +23,8 @@ class Rounds:
     cause: BaseException | None = None
     #: It tells whether updates maintain tables that grow.
     maintains_tables: bool = False
+    #: The model that Keras' own loop trains now, in one process.
+    model: Any = None
 
     def place(self, variables: Sequence[Any]) -> None:
         """Learns which variables will be trained, before the first gradient."""
@@ -61,13 +65,12 @@ class Rounds:
     def drain(self) -> None:
         """Waits until no gradient is in flight and no full round is unapplied."""
 
-    def finish(self, *, flush: bool) -> int:
+    def finish(self, *, flush: bool) -> None:
         """Ends a training: completes the present updates, and the last round.
 
         `flush`: whether an incomplete last round is applied; otherwise it is dropped.
         """
         del flush
-        return 0
 
     def close(self) -> None:
         """Ends a training at once, unless it has ended: nothing more is applied."""
@@ -104,6 +107,16 @@ class Rounds:
     def stats(self) -> dict[str, Any]:
         """Reads the counters, by the names that a gate gives them."""
         return {}
+
+
+def say_last_round(num_gradients: int, is_applied: bool) -> None:
+    """Says what becomes of a round that is incomplete at the end of a training."""
+    logging.log(
+        logging.INFO if is_applied else logging.WARNING,
+        "At the end of training: %s the %d gradients of a last incomplete round.",
+        "applied" if is_applied else "dropped",
+        num_gradients,
+    )
 
 
 class RefusedRounds(Rounds):

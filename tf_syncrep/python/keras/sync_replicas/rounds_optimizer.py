@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -11,9 +11,13 @@ import tensorflow as tf
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.optimizers.saved_optimizers import optimizer_from
 from tf_syncrep.python.keras.optimizers.wrapper_optimizer import WrapperOptimizer
+from tf_syncrep.python.keras.parts import optimizers_of
 from tf_syncrep.python.keras.sync_replicas.rounds import Rounds
 from tf_syncrep.python.keras.tables.trainers import note_trainer
 from tf_syncrep.python.sync.gradients import as_tensors
+
+# What to do in place of setting an attribute of an optimizer.
+ANOTHER = "make another optimizer"
 
 
 class RoundsOptimizer(WrapperOptimizer):
@@ -24,9 +28,21 @@ class RoundsOptimizer(WrapperOptimizer):
 
     flush_last: bool
     _rounds: Rounds
+    #: Attributes that cannot be set once they are there, each with what to do instead:
+    #: rounds take them when they are made.
+    _fixed: Mapping[str, str] = {}
 
     def __init__(self, inner_optimizer: Any, name: str):
         super().__init__(_check_inner(inner_optimizer), name)
+        self._strategy = tf.distribute.get_strategy()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self._fixed and name in vars(self):
+            raise AttributeError(
+                f"`{name}` of {type(self).__name__} cannot be set after the "
+                f"constructor: {self._fixed[name]}. Received: {name}={value!r}"
+            )
+        super().__setattr__(name, value)
 
     def build(self, variables: Sequence[Any]) -> None:
         """Makes the inner optimizer's variables, once.
@@ -55,6 +71,41 @@ class RoundsOptimizer(WrapperOptimizer):
             [compat.native(variable) for variable in variables],
         )
 
+    @contextlib.contextmanager
+    def updater(self, strategy: Any = None) -> Iterator[RunningUpdates]:
+        """Encloses a custom loop, on the coordinator of a cluster or in one process.
+
+        When the loop ends without an error, it completes the present updates and
+        applies, or drops, an incomplete last round. On a cluster it runs the updates,
+        and the loop must have joined its closures by then.
+
+        Args:
+            strategy: the strategy in whose scope the optimizer was made, which is the
+                default.
+
+        Yields:
+            An object with `drain()`, which waits until no update is in progress.
+
+        Raises:
+            ValueError: it is another strategy, or one under which it cannot train.
+            RuntimeError: updates are running already.
+            tf.errors.OpError: an update failed.
+        """
+        if strategy is not None and strategy is not self._strategy:
+            raise ValueError(
+                "`strategy` must be the one in whose scope the optimizer was made. "
+                f"Received: strategy={strategy}"
+            )
+        if self._rounds.is_training:
+            raise RuntimeError(
+                f"{type(self).__name__} is training already: one `fit`, or one "
+                "`updater()`, at a time."
+            )
+        with ending(self._rounds):
+            self._rounds.start()
+            yield RunningUpdates(self._rounds)
+            self._rounds.finish(flush=self.flush_last)
+
     def begin_maintenance(self) -> bool:
         """Returns whether rows of tables may be removed now; then they have to be."""
         return self._rounds.begin_maintenance()
@@ -62,12 +113,14 @@ class RoundsOptimizer(WrapperOptimizer):
     def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
         """Ends a training; called by `fit`.
 
-        An incomplete last round is applied or dropped first.
+        An incomplete last round is applied first, or dropped: a callback that has
+        stopped training may have set weights to which its gradients do not belong.
 
         Args:
             var_list: the model's variables.
         """
-        self._rounds.finish(flush=self.flush_last)
+        is_stopped = getattr(self._rounds.model, "stop_training", False)
+        self._rounds.finish(flush=self.flush_last and not is_stopped)
         super().finalize_variable_values(var_list)
 
     @classmethod
@@ -103,6 +156,19 @@ def place(optimizer: Any, variables: Sequence[Any]) -> None:
 
 
 @contextlib.contextmanager
+def alone(model: Any) -> Iterator[None]:
+    """Encloses a `fit` by Keras' own loop, which neither begins nor ends rounds."""
+    with contextlib.ExitStack() as stack:
+        for optimizer in list(optimizers_of(model)):
+            rounds = rounds_of(optimizer)
+            stack.enter_context(ending(rounds))
+            rounds.close()  # What came before is no part of this training.
+            rounds.model = model
+            stack.callback(setattr, rounds, "model", None)
+        yield
+
+
+@contextlib.contextmanager
 def ending(rounds: Rounds) -> Iterator[None]:
     """Ends a training after an error, and raises the error that is behind it."""
     try:
@@ -115,6 +181,21 @@ def ending(rounds: Rounds) -> Iterator[None]:
         raise
     finally:
         rounds.close()
+
+
+class RunningUpdates:
+    """The updates of a custom loop, while they are running."""
+
+    def __init__(self, rounds: Rounds):
+        """Keeps the rounds; called by `updater`."""
+        self._rounds = rounds
+
+    def drain(self) -> None:
+        """Waits until no gradient is in flight and no full round waits for its update.
+
+        Raises tf.errors.OpError: an update failed.
+        """
+        self._rounds.drain()
 
 
 def _check_inner(inner_optimizer: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -44,6 +45,7 @@ class ScalarsWriter:
         )
         self._is_closed = False
         self._has_failed = False
+        self._has_misread = False  # The thread alone uses it.
         self._thread = threading.Thread(
             target=self._run, name="sync_report", daemon=True
         )
@@ -78,11 +80,12 @@ class ScalarsWriter:
 
     def _run(self) -> None:
         try:
-            with tf.device("/device:CPU:0"):
-                writer = tf.summary.create_file_writer(self._log_dir)
-                while self._write_next(writer):
+            with (
+                tf.device("/device:CPU:0"),
+                contextlib.closing(tf.summary.create_file_writer(self._log_dir)) as to,
+            ):
+                while self._write_next(to):
                     pass
-                writer.close()
         except Exception as error:
             with self._changed:
                 self._has_failed = True
@@ -95,7 +98,7 @@ class ScalarsWriter:
             )
 
     def _write_next(self, writer: Any) -> bool:
-        """Waits for scalars and writes them; returns whether there were any."""
+        """Waits for scalars and writes them; returns whether there may be more."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._is_asked or self._readings or self._is_closed
@@ -108,7 +111,17 @@ class ScalarsWriter:
             else:
                 return False
         if stats is None:
-            stats = self._read_stats()
+            try:
+                stats = self._read_stats()
+            except Exception as error:
+                if not self._has_misread:
+                    logging.warning(
+                        "SyncReport: reading the gate's counters failed, and their "
+                        "scalars are missing. Training goes on. Received: %s",
+                        error,
+                    )
+                self._has_misread = True
+                return True
         with writer.as_default(step=stats["step"]):
             for tag, value in (gate_stats.to_scalars(stats) | more).items():
                 # `tf.summary.scalar` would need an installed TensorBoard.

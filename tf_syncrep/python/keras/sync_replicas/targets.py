@@ -72,7 +72,8 @@ class Targets:
         if targets != self._targets:
             raise ValueError(
                 "All train steps must have gradients of the same kinds for the same "
-                "variables; train other variables with a separate optimizer. "
+                "variables; train other variables with a separate optimizer, and make "
+                "another optimizer after a layer was frozen or freed. "
                 f"Received: {_described(targets)}; after {_described(self._targets)}."
             )
 

@@ -1,7 +1,10 @@
 """The updater of SyncReplicas: the coordinator's thread that applies full rounds."""
 
+from __future__ import annotations
+
 import atexit
 import contextlib
+import dataclasses
 import re
 import threading
 import time
@@ -15,13 +18,18 @@ from absl import logging
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.sync_replicas import keeping, ordering
 from tf_syncrep.python.keras.sync_replicas.cluster_ops import ClusterOps
-from tf_syncrep.python.keras.sync_replicas.rounds import Observer
+from tf_syncrep.python.keras.sync_replicas.rounds import (
+    Observer,
+    Rounds,
+    say_last_round,
+)
 from tf_syncrep.python.keras.sync_replicas.settings import settings_of
 from tf_syncrep.python.keras.sync_replicas.update_context import UpdateContext
 from tf_syncrep.python.keras.tables.maintenance import (
     Maintenance,
     maintenance_of_update,
 )
+from tf_syncrep.python.sync import said_waits
 from tf_syncrep.python.sync.deadline import within
 
 # A waiting updater calls again so often, so that the gate hears of it, and so that
@@ -41,11 +49,15 @@ _ENDED = (
     "This training has ended. Another one begins with `tfs.keras.fit`, or with another "
     "`with optimizer.updater(strategy):`."
 )
+_AWAITED = (
+    "SyncReplicas: waits for an answer of parameter servers. If this line comes again "
+    "and again, one of them hangs. The gate is on {}."
+)
 
-_running: "weakref.WeakSet[Updater]" = weakref.WeakSet()
+_running: weakref.WeakSet[Updater] = weakref.WeakSet()
 
 
-class Updater:
+class Updater(Rounds):
     """Applies the mean gradients of each full round, in one function call.
 
     A function call waits for the round, takes the means, makes the inner optimizer's
@@ -67,20 +79,17 @@ class Updater:
         self._optimizer = optimizer
         self._iterations = compat.native(optimizer.iterations)
         self._update = update
-        self._thread: threading.Thread | None = None
-        self._stopping = threading.Event()
-        self._error: BaseException | None = None
-        self._generation: Any = None
-        # It guards the requests, and whether a thread is there to serve them.
-        self._requests_lock = threading.Lock()
-        self._requests: list[_Request] = []
-        self._is_serving = False
+        # The present training, or the last one.
+        self._training: _Training | None = None
+        # It guards the requests of a training, and whether a thread is there to serve
+        # them. Who holds it where there is none keeps updates from beginning.
+        self._lock = threading.RLock()
         # This maintains tables that grow; it is None until the variables are known.
         self._maintenance: Maintenance | None = None
         # The thread calls them with `iterations`, before the first update of a training
         # and after each update. If an observer raises an error, the error is logged,
         # and the observer is not called again.
-        self.observers: list[Observer] = []
+        self._observers: list[Observer] = []
         # These are functions, so that they reach parameter servers in the same way as
         # those of workers, which do not wait for the calls of another thread.
         self._open_fn = _function(ops.open)
@@ -92,9 +101,14 @@ class Updater:
         self._make_functions_of_updates()
 
     @property
-    def is_running(self) -> bool:
+    def is_training(self) -> bool:
         """Whether a training has begun, and was not told to end yet."""
-        return self._thread is not None
+        return self._under_way is not None
+
+    @property
+    def _under_way(self) -> _Training | None:
+        training = self._training
+        return None if training is None or training.has_ended else training
 
     def _make_functions_of_updates(self) -> None:
         """Makes those functions that are traced with the optimizer's settings."""
@@ -110,20 +124,17 @@ class Updater:
         # and waits for every task.
         if any(traced_with != settings for traced_with in self._traced_with):
             self._make_functions_of_updates()
-        self._error = None
-        # It is a new event, so that a thread that an earlier training has left behind
-        # does not go on in this one.
-        self._stopping = threading.Event()
-        step = tf.cast(self._iterations.read_value(), tf.int64)
-        self._generation = self._open_fn(step)
-        self._thread = threading.Thread(
-            target=self._run,
-            args=(self._generation, self._stopping, int(step)),
-            name="sync_replicas_updater",
-            daemon=True,
-        )
-        self._is_serving = True
-        self._thread.start()
+        with self._lock, self._said():
+            self._training = None
+            step = tf.cast(self._iterations.read_value(), tf.int64)
+            self._training = training = _Training(self._open_fn(step))
+            training.thread = threading.Thread(
+                target=self._run,
+                args=(training, int(step)),
+                name="sync_replicas_updater",
+                daemon=True,
+            )
+            training.thread.start()
         _running.add(self)
 
     @property
@@ -133,30 +144,19 @@ class Updater:
         Closures fail then as well, but their errors say less about the reason, or
         nothing: TensorFlow cancels closures that have not heard of it yet.
         """
-        if isinstance(self._error, tf.errors.CancelledError):
+        error = None if self._training is None else self._training.error
+        if isinstance(error, tf.errors.CancelledError):
             return None  # A cancellation does not tell the reason.
-        return self._lost_parameter_server or self._error
+        return _lost_parameter_server(error) or error
 
-    @property
-    def _lost_parameter_server(self) -> tf.errors.UnavailableError | None:
-        """The error to raise if updates ended because a parameter server was lost."""
-        if not isinstance(self._error, tf.errors.UnavailableError):
-            return None
-        found = re.search(r"/job:ps/replica:\d+/task:\d+", str(self._error))
-        if found is None:
-            return None
-        return tf.errors.UnavailableError(
-            None,
-            None,
-            f"SyncReplicas has lost the parameter server {found[0]}, and training "
-            "cannot go on without its variables. Start it, start this program again, "
-            f"and restore a checkpoint. Received: {self._error}",
-        )
+    def add_observer(self, observer: Observer) -> None:
+        """Adds an observer, called when a training begins and after each update."""
+        self._observers.append(observer)
 
     def remove_observer(self, observer: Observer) -> None:
         """Removes an observer, unless it is gone already because it has failed."""
         with contextlib.suppress(ValueError):
-            self.observers.remove(observer)
+            self._observers.remove(observer)
 
     def between_updates(self, function: Callable[[], None]) -> None:
         """Calls a function in the thread, between two updates, and waits for it.
@@ -164,80 +164,91 @@ class Updater:
         Without a thread there are no updates, and the function is called at once.
         """
         request = _Request(function)
-        with self._requests_lock:
-            if self._is_serving:
-                self._requests.append(request)
-            else:
+        with self._lock:
+            training = self._training
+            if (
+                training is None
+                or not training.is_serving
+                or training.thread is threading.current_thread()
+            ):
                 request.serve()
-        request.wait()
+            else:
+                training.requests.append(request)
+        with self._said():
+            request.wait()
 
     def drain(self) -> None:
         """Waits until no gradient is in flight and no full round waits for its update.
 
         Raises tf.errors.OpError: an update failed.
         """
-        if not self.is_running:
+        training = self._under_way
+        if training is None:
             return
         try:
-            self._drain_fn(self._generation)
+            with self._said():
+                self._drain_fn(training.generation)
         except tf.errors.OpError as error:
             raise (self.cause or error) from error
 
-    def finish(self, *, flush: bool) -> int:
+    def finish(self, *, flush: bool) -> None:
         """Ends a training: completes the present updates, and the last round.
 
         Raises tf.errors.OpError: an update failed.
         """
-        if not self.is_running:
-            return 0
+        training = self._under_way
+        if training is None:
+            return
         self.drain()
-        self._stop()
-        quorum = self._flush_fn(self._generation)
-        left = int(quorum[1])
+        self._stop(training)
+        with self._lock, self._said():
+            quorum = self._flush_fn(training.generation)
+            left = int(quorum[1])
+            if left and flush:
+                self._apply_fn(training.generation, quorum)
+                self._tell_observers(int(self._iterations.read_value()))
         if left:
-            if flush:
-                self._apply_fn(self._generation, quorum)
-            logging.log(
-                logging.INFO if flush else logging.WARNING,
-                "SyncReplicas: %s the %d gradients of a last incomplete round.",
-                "applied" if flush else "dropped",
-                left,
-            )
+            say_last_round(left, flush)
         self.close()
-        return left
 
     def close(self) -> None:
         """Ends a training at once, unless it has ended: nothing more is applied."""
-        if not self.is_running:
+        training = self._under_way
+        if training is None:
             return
-        self._stop()
-        with self._requests_lock:
-            self._is_serving = False
-            requests, self._requests = self._requests, []
+        self._stop(training)
+        with self._lock:
+            training.is_serving = False
+            requests = training.taken_requests()
         for request in requests:  # A thread was left behind with them.
             request.refuse()
-        self._thread = None
+        training.has_ended = True
         _running.discard(self)
         within(
             _END_SECS,
             self._fail_fn,
-            self._generation,
+            training.generation,
             tf.constant(tf.errors.FAILED_PRECONDITION),
             tf.constant(_ENDED),
         )
 
-    def _stop(self) -> None:
+    def _said(self) -> contextlib.AbstractContextManager[None]:
+        """Encloses a wait for parameter servers, one of which may hang for ever."""
+        line = _AWAITED.format(self._ops.device)
+        return said_waits.said(lambda: line)
+
+    def _stop(self, training: _Training) -> None:
         """Ends the thread, or leaves it behind if parameter servers do not answer."""
-        assert self._thread is not None
-        self._stopping.set()
+        training.stopping.set()
         deadline = time.monotonic() + _END_SECS
         error: BaseException | None = None
-        while self._thread.is_alive() and time.monotonic() < deadline:
+        while training.thread.is_alive() and time.monotonic() < deadline:
             # It is repeated, since the thread may have begun another wait meanwhile.
             left = deadline - time.monotonic()
-            error = within(left, self._cancel_fn, self._generation) or error
-            self._thread.join(timeout=_POLL_SECS)
-        if self._thread.is_alive():
+            error = within(left, self._cancel_fn, training.generation) or error
+            training.thread.join(timeout=_POLL_SECS)
+        if training.thread.is_alive():
+            training.is_left_behind = True
             logging.warning(
                 "SyncReplicas: the updater did not end within %g s, and is abandoned. "
                 "The last error of the calls that told it to end: %s",
@@ -245,10 +256,11 @@ class Updater:
                 error,
             )
 
-    def _run(self, generation: Any, stopping: threading.Event, step: int) -> None:
+    def _run(self, training: _Training, step: int) -> None:
+        generation, stopping = training.generation, training.stopping
         try:
             self._tell_observers(step)
-            self._wait_for_targets(generation, stopping)
+            self._wait_for_targets(training)
             # A function that is being traced would take the variables for its own, so
             # this comes before.
             self._maintenance = maintenance_of_update(
@@ -257,18 +269,18 @@ class Updater:
             if self._maintenance is not None and not stopping.is_set():
                 self._maintenance.run(step)
             while not stopping.is_set():
-                self._serve()
+                self._serve(training)
                 if _call(self._wait_and_apply_fn, generation, stopping):
                     step += 1
                     self._tell_observers(step)
         except BaseException as error:
-            if generation is not self._generation:
-                return  # This thread was left behind, and another training may run.
-            self._error = error
+            training.error = error
+            if training.is_left_behind:
+                return  # Another training may run.
             # The gate, and so the workers that wait there, may be unreachable.
             logging.error(
                 "SyncReplicas: %s",
-                self._lost_parameter_server or "an update failed",
+                _lost_parameter_server(error) or "an update failed",
                 exc_info=error,
             )
             within(
@@ -279,35 +291,34 @@ class Updater:
                 tf.constant(_summary(error)),
             )
         finally:
-            if generation is self._generation:
-                with self._requests_lock:
-                    self._is_serving = False
-                self._serve()
+            with self._lock:
+                training.is_serving = False
+            self._serve(training)
 
-    def _serve(self) -> None:
+    def _serve(self, training: _Training) -> None:
         """Serves requests between two updates."""
-        with self._requests_lock:
-            requests, self._requests = self._requests, []
+        with self._lock:
+            requests = training.taken_requests()
         for request in requests:
             request.serve()
 
     def _tell_observers(self, step: int) -> None:
-        for observer in list(self.observers):
+        for observer in list(self._observers):
             try:
                 observer(step)
             except Exception as error:
                 logging.exception("SyncReplicas: an observer failed: %s", error)
                 self.remove_observer(observer)
 
-    def _wait_for_targets(self, generation: Any, stopping: threading.Event) -> None:
+    def _wait_for_targets(self, training: _Training) -> None:
         """Waits until a train step was traced, so that the variables are known."""
         heard_of = time.monotonic()
         while not self._ops.targets.are_known.wait(_POLL_SECS):
-            if stopping.is_set():
+            if training.stopping.is_set():
                 return
-            self._serve()
+            self._serve(training)
             if time.monotonic() - heard_of > self._ops.heartbeat_secs:
-                _call(self._heard_of_fn, generation, stopping)
+                _call(self._heard_of_fn, training.generation, training.stopping)
                 heard_of = time.monotonic()
 
     def _be_heard_of(self, generation: tf.Tensor) -> None:
@@ -320,7 +331,6 @@ class Updater:
         self._apply(generation, self._ops.wait_quorum(generation, _WAIT_SECS))
 
     def _apply(self, generation: tf.Tensor, quorum: tf.Tensor) -> None:
-        self._traced_with.append(settings_of(self._optimizer))
         gradients, variables = self._ops.take(quorum)
         # Ops without a device of their own are placed beside the gate, since an update
         # waits for a call whenever it goes from one task to another.
@@ -339,6 +349,8 @@ class Updater:
             # The maintenance comes before workers look up rows for the next round.
             with tf.control_dependencies([updated, *self._maintain(step)]):
                 self._ops.advance(generation, quorum, step)
+        # Last, since an optimizer may note something of its variables while it traces.
+        self._traced_with.append(settings_of(self._optimizer))
 
     def _maintain(self, step: tf.Tensor) -> list[tf.Tensor]:
         """Maintains tables that grow, if it is time; returns what to wait for."""
@@ -357,6 +369,25 @@ class Updater:
     def _update_all(self, gradients: Any, variables: Any) -> None:
         with self._strategy.scope(), UpdateContext(self._strategy):
             self._update(gradients, variables)
+
+
+@dataclasses.dataclass(eq=False)
+class _Training:
+    """What a training's thread has to itself, also if it is left behind."""
+
+    generation: Any
+    thread: threading.Thread = dataclasses.field(init=False)
+    stopping: threading.Event = dataclasses.field(default_factory=threading.Event)
+    error: BaseException | None = None
+    requests: list[_Request] = dataclasses.field(default_factory=list)
+    is_serving: bool = True
+    is_left_behind: bool = False
+    has_ended: bool = False
+
+    def taken_requests(self) -> list[_Request]:
+        """Returns the requests, none of which is left."""
+        requests, self.requests = self.requests, []
+        return requests
 
 
 class _Request:
@@ -436,6 +467,24 @@ def _function(python_function: Callable[..., Any]) -> Callable[..., Any]:
             return traces[0](*args)
 
     return call
+
+
+def _lost_parameter_server(
+    error: BaseException | None,
+) -> tf.errors.UnavailableError | None:
+    """Returns the error to raise if updates ended since a parameter server was lost."""
+    if not isinstance(error, tf.errors.UnavailableError):
+        return None
+    found = re.search(r"/job:ps/replica:\d+/task:\d+", str(error))
+    if found is None:
+        return None
+    return tf.errors.UnavailableError(
+        None,
+        None,
+        f"SyncReplicas has lost the parameter server {found[0]}, and training "
+        "cannot go on without its variables. Start it, start this program again, "
+        f"and restore a checkpoint. Received: {error}",
+    )
 
 
 def _summary(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.embedding.layout import MOST_ROWS
-from tf_syncrep.python.keras.tables.initial_values import SCALING
+from tf_syncrep.python.keras.tables.initial_values import SCALING, seed_of
 from tf_syncrep.python.sync.arguments import check_count
 
 # The standard deviation of standard normal numbers from which those beyond 2 were cut.
@@ -87,9 +87,9 @@ class Dynamic:
     `input_dim` in a `tfs.keras.Embedding`. Ids are then any int32 or int64, negative
     ones too, or strings, of which the table knows the 64-bit fingerprints.
 
-    Only training makes rows. An id without a row, one that is not admitted yet or that
-    found the table full, has a vector of zeros in training, evaluation, prediction and
-    serving alike, and its gradient is dropped.
+    Only training of a trainable layer makes rows. An id without a row, one that is not
+    admitted yet or that found the table full, has a vector of zeros in training,
+    evaluation, prediction and serving alike, and its gradient is dropped.
 
     Args:
         max_rows: how many rows there may be, on all parameter servers together. This
@@ -194,9 +194,8 @@ def row_initializer(
     """
     keras = tf.keras.initializers
     config = initializer.get_config() if hasattr(initializer, "get_config") else {}
-    seed = config.get("seed")
     # The values are the same in each run, even if the user gives no seed.
-    seed = seed if isinstance(seed, int) else 0
+    seed = seed_of(initializer) or 0
     kind = type(initializer)
     if kind is keras.Zeros:
         return RowInitializer("constant", 0.0, 0.0, seed)

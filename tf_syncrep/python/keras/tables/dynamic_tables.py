@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -75,11 +76,15 @@ class DynamicTables(StackedTables):
         self,
         slabs: Sequence[DynamicSlab],
         sizes: Mapping[str, Dynamic],
+        layer: Any,
         named_by_layer: bool = False,
     ) -> None:
         """Makes nothing yet."""
         super().__init__(slabs, named_by_layer)
         self.sizes = dict(sizes)
+        self._layer = weakref.ref(layer)
+        # Whether steps went by, since the last maintenance, in which nothing trained.
+        self.has_rested = False
         self._vectors = PartsBySlab()
         self._keys: dict[str, list[Any]] = {}
         self._uses: dict[str, list[Any]] = {}
@@ -87,12 +92,18 @@ class DynamicTables(StackedTables):
         # The copies that stand in for the tables while a model is traced for serving.
         self.served: dict[str, ServedTable] | None = None
 
+    @property
+    def are_trainable(self) -> bool:
+        """Whether the layer is trainable now, and so those tables that ever are."""
+        layer = self._layer()
+        return layer is not None and layer.trainable
+
     def sizes_in_training(self) -> dict[str, Dynamic]:
-        """Returns the settings of the tables that train, by name."""
+        """Returns the settings of the tables that train now, by name."""
         return {
             name: size
             for name, size in self.sizes.items()
-            if self.by_name[name].trainable
+            if self.are_trainable and self.by_name[name].trainable
         }
 
     def make(
@@ -237,7 +248,7 @@ class DynamicTables(StackedTables):
                 slab,
                 self.parts(slab),
                 of_slab,
-                training and slab.trainable,
+                training and slab.trainable and self.are_trainable,
                 transfer_dtype,
             )
 

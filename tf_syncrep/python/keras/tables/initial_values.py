@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+
+from tf_syncrep.python.sync.arguments import as_python
 
 
 def _classes(*names):
@@ -28,6 +31,16 @@ SCALING = _classes(
 _ELEMENTWISE = SCALING | _classes(
     "Constant", "Zeros", "Ones", "RandomNormal", "RandomUniform", "TruncatedNormal"
 )
+
+
+def seed_of(initializer: Any) -> int | None:
+    """Returns the seed of an initializer, or of the generator that it draws from."""
+    config = initializer.get_config() if hasattr(initializer, "get_config") else {}
+    seed = config.get("seed")
+    if isinstance(seed, Mapping):  # of a SeedGenerator of Keras 3
+        seed = seed["config"]["seed"]
+    seed = as_python(seed)
+    return seed if isinstance(seed, int) else None
 
 
 def initial_rows(
@@ -65,8 +78,11 @@ def _of_rows(initializer, table, num_rows, first_id):
     config = initializer.get_config()
     if "seed" not in config:
         return initializer
-    if isinstance(config["seed"], int):
-        name = f"{config['seed']}/{table.name}/{first_id}"
+    if isinstance(config["seed"], Mapping):
+        # The generator itself draws other numbers for each part.
+        config["seed"] = initializer.seed
+    elif (seed := seed_of(initializer)) is not None:
+        name = f"{seed}/{table.name}/{first_id}"
         config["seed"] = zlib.crc32(name.encode()) & 0x7FFFFFFF
     if not isinstance(initializer, tf.keras.initializers.VarianceScaling):
         return type(initializer).from_config(config)

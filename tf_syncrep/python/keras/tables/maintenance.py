@@ -142,6 +142,10 @@ class Maintenance:
     def run(self, step: int) -> None:
         """Maintains the tables now, after so many steps."""
         with compat.apart_from_closures():
+            for tables in self._tables:
+                if tables.has_rested:
+                    tables.has_rested = False
+                    _move_last_uses(tables, step)
             self._run(tf.constant(step, tf.int64))
 
     def build(self, step: tf.Tensor) -> None:
@@ -166,6 +170,20 @@ class Maintenance:
                         )
 
 
+def _move_last_uses(tables: DynamicTables, step: int) -> None:
+    """Moves last uses forward to now, so that steps of a rest do not count."""
+    for name in tables.by_name:
+        rows = tables.rows_of(name)
+        last_uses, counts = rows.uses.T
+        last_uses += max(0, step - last_uses.max(initial=0))
+        for part_number, part in enumerate(tables.parts(tables.slab_of(name))):
+            here = rows.part_numbers == part_number
+            with tf.device(part.vectors.device):
+                tables.add_rows(
+                    name, part, rows.keys[here], last_uses[here], counts[here]
+                )
+
+
 # The maintenance of each model, behind what it depends on.
 _kept: weakref.WeakKeyDictionary[Any, tuple[Any, Maintenance | None]] = (
     weakref.WeakKeyDictionary()
@@ -173,11 +191,15 @@ _kept: weakref.WeakKeyDictionary[Any, tuple[Any, Maintenance | None]] = (
 
 
 def maintenance_of(model: Any) -> Maintenance | None:
-    """Returns the maintenance of a built model's tables; None if no rows ever go."""
+    """Returns the maintenance of a built model's tables; None if no rows can go now."""
     variables = [compat.native(v) for v in model.variables]
-    optimizers = _trainers_of(tables_with(DynamicTables, variables))
+    tables = tables_with(DynamicTables, variables)
+    optimizers = _trainers_of(tables)
     slots = [slot for optimizer in optimizers for slot in variables_of(optimizer)]
     key = [*map(id, variables), *map(id, optimizers), *map(id, slots)]
+    for x in tables:
+        x.has_rested |= not x.are_trainable
+        key.append(x.are_trainable)
     if model not in _kept or _kept[model][0] != key:
         _kept[model] = key, _maintenance(variables, optimizers)
     return _kept[model][1]

@@ -19,9 +19,14 @@ from tf_syncrep.python.keras.tables.trainers import trainers_of
 _Of = TypeVar("_Of")
 
 
-def sizes_of(model: Any) -> dict[str, Dynamic]:
-    """Returns the settings of a model's tables that grow, by their names."""
-    return _of_all(model, lambda tables: tables.sizes)
+def sizes_in_training_of(model: Any) -> dict[str, Dynamic]:
+    """Returns the settings of a model's tables that grow, if they train, by name."""
+
+    def sizes(tables):
+        return dict.fromkeys(tables.sizes) | tables.sizes_in_training()
+
+    # Those that do not train count where names are numbered.
+    return {name: size for name, size in _of_all(model, sizes).items() if size}
 
 
 def counters_of(model: Any) -> dict[str, dict[str, int]]:

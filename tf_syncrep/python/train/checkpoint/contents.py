@@ -28,7 +28,7 @@ _Key = tf.compat.v1.GraphKeys
 def contents_of_graph() -> tuple[Contents, Any]:
     """Finds the contents of a checkpoint of the default graph.
 
-    Returns Its global variables and other saveable objects; and a Saver for those of
+    Returns its global variables and other saveable objects; and a Saver for those of
     them that are neither written row by row nor scalars of parts, or None. Raises
     ValueError: a variable has parts that are not ranges of rows.
     """

@@ -160,9 +160,7 @@ class SyncReplicasOps:
             self._accumulators, grads_and_vars, strict=True
         ):
             with tf.device(variable.device):
-                averages.append(
-                    accumulator and self._update.average(accumulator, variable, quorum)
-                )
+                averages.append(accumulator and accumulator.take(quorum))
         variables = [variable for _, variable in grads_and_vars]
         averages = self._update.kept_for_checkpoints(averages, variables)
         with tf.device(self._global_step.device), tf.compat.v1.name_scope(""):

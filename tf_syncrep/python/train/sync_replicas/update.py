@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.ops import checkpoint_ops, op_library
+from tf_syncrep.python.ops import checkpoint_ops
 from tf_syncrep.python.sync.gradients import flatten
 from tf_syncrep.python.train.adagrad import AdagradOptimizer
 from tf_syncrep.python.train.adam_async import AdamAsyncOptimizer
@@ -38,25 +38,6 @@ class Update:
         """Creates it."""
         self._opt = optimizer
         self._has_moving_averages = has_moving_averages
-
-    def average(self, accumulator, variable, quorum):
-        """Builds the mean of a round, or what replaces it if AdamAsync takes the round.
-
-        If a checkpoint may have to keep rows before they are overwritten, that has to
-        happen between a take and its update, so these stay two ops. They also do on
-        GPUs, and for a subclass, which may look at gradients.
-        """
-        if (
-            type(self._opt) is not AdamAsyncOptimizer
-            or not hasattr(variable, "handle")
-            or is_written_by_rows(variable)
-            or _may_be_on_gpu(variable)
-        ):
-            return accumulator.take(quorum)
-        dense_round = accumulator.round(quorum)
-        if dense_round is None:
-            return accumulator.take(quorum)
-        return self._opt.gradient_of_round(dense_round)
 
     def waits_for(self, averages) -> list[Any]:
         """Returns the ops for which an update waits besides its variable's gradient.
@@ -105,13 +86,3 @@ def _identity(gradient):
             tf.identity(gradient.values), gradient.indices, gradient.dense_shape
         )
     return tf.identity(gradient)
-
-
-def _may_be_on_gpu(variable: Any) -> bool:
-    """Returns whether TensorFlow may place a variable and its updates on a GPU."""
-    device = tf.DeviceSpec.from_string(variable.device)
-    if device.device_type == "CPU" or not op_library.has_kernels_for("GPU"):
-        return False
-    # The devices of other tasks are not known before there is a session.
-    is_elsewhere = device.job is not None
-    return is_elsewhere or bool(tf.config.list_physical_devices("GPU"))

@@ -162,7 +162,7 @@ def vectors_of(numbers: np.ndarray, width: int) -> np.ndarray:
 
 
 def requests_of(keys: np.ndarray) -> tf.Tensor:
-    """The request of a worker: keys, ascending."""
+    """The request of a worker."""
     return tf.constant(np.append(len(keys), keys))
 
 

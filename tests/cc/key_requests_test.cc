@@ -3,7 +3,6 @@
 
 #include "tf_syncrep/cc/lib/table/key_requests.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <random>
@@ -20,7 +19,7 @@ namespace {
 
 class KeyRequestsTest : public testing::TestWithParam<int> {};
 
-TEST_P(KeyRequestsTest, HaveEachKeyOnceInOrder) {
+TEST_P(KeyRequestsTest, HaveEachKeyOnceAtItsOwner) {
   std::mt19937_64 random(GetParam());
   const int64_t num_tables = 1 + static_cast<int64_t>(random() % 4);
   const int64_t num_parts = 1 + static_cast<int64_t>(random() % 5);
@@ -44,6 +43,7 @@ TEST_P(KeyRequestsTest, HaveEachKeyOnceInOrder) {
       wide[f].assign(narrow[f].begin(), narrow[f].end());
     }
   }
+  const KeyOwner owner(num_parts);
   std::vector<std::vector<int64_t>> requests[2];
   for (int t = 0; t < 2; ++t) {
     ThreadSharder sharder(t == 0 ? 1 : 3);
@@ -56,14 +56,13 @@ TEST_P(KeyRequestsTest, HaveEachKeyOnceInOrder) {
       int64_t next = num_tables;
       for (int64_t table = 0; table < num_tables; ++table) {
         for (int64_t i = 0; i < request[table]; ++i) {
-          ASSERT_EQ(KeyOwner(request[next], num_parts), part);
+          ASSERT_EQ(owner(HashKey(request[next])), part);
           keys.emplace_back(part, table, request[next++]);
         }
       }
       ASSERT_EQ(next, found.request_size(part));
       requests[t].push_back(std::move(request));
     }
-    ASSERT_TRUE(std::is_sorted(keys.begin(), keys.end()));
     const std::set<std::tuple<int64_t, int64_t, int64_t>> different(
         keys.begin(), keys.end());
     ASSERT_EQ(different.size(), keys.size());
@@ -72,9 +71,8 @@ TEST_P(KeyRequestsTest, HaveEachKeyOnceInOrder) {
       std::vector<int32_t> places(wide[f].size());
       found.WritePlaces(f, places.data());
       for (size_t i = 0; i < places.size(); ++i) {
-        const auto expected =
-            std::make_tuple(KeyOwner(wide[f][i], num_parts),
-                            int64_t{features[f].table}, wide[f][i]);
+        const auto expected = std::make_tuple(
+            owner(HashKey(wide[f][i])), int64_t{features[f].table}, wide[f][i]);
         ASSERT_EQ(keys[places[i]], expected);
         named.insert(expected);
       }
@@ -93,6 +91,23 @@ TEST(KeyRequestsOfTablesTest, AKeyOfTwoTablesIsAskedForInEach) {
   std::vector<int64_t> request(found.request_size(0));
   found.WriteRequest(0, request.data());
   EXPECT_EQ(request, (std::vector<int64_t>{1, 1, key, key}));
+}
+
+TEST(KeyOwnerTest, IsTheHashModuloTheNumberOfParts) {
+  std::mt19937_64 random(1);
+  constexpr uint64_t kMax = std::numeric_limits<uint64_t>::max();
+  for (const int64_t parts : {1, 2, 3, 7, 64, 1000, 0x7fffffff}) {
+    const auto num = static_cast<uint64_t>(parts);
+    const KeyOwner owner(parts);
+    std::vector<uint64_t> hashes = {0, kMax};
+    for (int i = 0; i < 1000; ++i) {
+      const uint64_t multiple = random() / num * num;
+      hashes.insert(hashes.end(), {random(), multiple, multiple - 1});
+    }
+    for (const uint64_t hash : hashes) {
+      ASSERT_EQ(owner(hash), static_cast<int64_t>(hash % num)) << hash;
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, KeyRequestsTest, testing::Range(0, 20));

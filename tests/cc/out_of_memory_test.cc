@@ -284,7 +284,7 @@ TEST(OutOfMemoryTest, KeysAreNotAskedFor) {
               return requests.Find({{nullptr, ids.data(), kRows, 0}}, 1, 2,
                                    sharder);
             }),
-            7);
+            4);
 }
 
 TEST(OutOfMemoryTest, KeysGetNoRowsAndCanAfterwards) {

@@ -206,7 +206,6 @@ def test_requests_have_each_key_once_at_its_owner(num_shards, seed):
         sizes, keys = np.split(request.numpy(), [3])
         assert sizes.sum() == len(keys)
         for table, own in enumerate(np.split(keys, np.cumsum(sizes)[:-1])):
-            assert np.all(own[1:] > own[:-1])
             assert all(twin.owner(int(key), num_shards) == shard for key in own)
             found += [(table, key) for key in own]
     expected = {
@@ -229,8 +228,6 @@ def test_requests_of_large_batches_are_those_of_small_ones():
     keys = np.concatenate([request[1:], other[1:]])
     np.testing.assert_array_equal(keys[places], ids)
     np.testing.assert_array_equal(np.sort(keys), np.unique(ids))
-    assert np.all(np.diff(request[1:]) > 0)
-    assert np.all(np.diff(other[1:]) > 0)
 
 
 def test_owners_are_the_documented_ones():
@@ -273,8 +270,7 @@ def test_lookups_releases_and_maintenance_do_what_the_twin_does(seed):
             at = slice(begin, begin + len(own))
             expected |= table.gradient(own, rows[at].numpy(), gradient[at])
             begin += len(own)
-        assert np.all(np.diff(kept) > 0)
-        assert set(kept.numpy()) == set(expected)
+        assert kept.numpy().tolist() == list(expected)
         for row, value in zip(kept.numpy(), values.numpy(), strict=True):
             np.testing.assert_array_equal(value, expected[row])
         if step % 3 == 0:
@@ -786,17 +782,18 @@ def test_errors_name_argument_rule_and_value(call, message):
     assert message in error(Part([normal()]), call)
 
 
-def test_a_key_that_comes_twice_has_no_gradient():
+def test_a_gradient_is_not_copied_unless_rows_are_dropped():
     part = Part([normal()])
-    request = part.request([[8, 8]])
+    request = part.request([[8, 9, 7]])
     rows, _ = part.find(request, True)
-    assert rows.numpy().tolist() == [0, 0]
-    message = (
-        "request must have each key of a table once. Received: keys 0 and 1 are both "
-        "that of row 0"
-    )
-    call = lambda part: part.gradient(request, rows, tf.ones([2, WIDTH]))  # noqa: E731
-    assert message in error(part, call)
+    gradient = tf.random.normal([3, WIDTH])
+    memory = [np.asarray(memoryview(x)) for x in (gradient, rows)]
+    values, kept = part.gradient(request, rows, gradient)
+    assert np.shares_memory(memoryview(values), memory[0])
+    np.testing.assert_array_equal(kept, rows)
+    values, kept = part.gradient(request, tf.stack([rows[0], -1, rows[2]]), gradient)
+    np.testing.assert_array_equal(kept, memory[1][[0, 2]])
+    np.testing.assert_array_equal(values, memory[0][[0, 2]])
 
 
 def test_variables_of_other_shapes_are_refused():

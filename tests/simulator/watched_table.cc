@@ -309,8 +309,7 @@ bool WatchedTable::RunGradient(Op* op) {
         const auto [row, place] = op->kept[op->num_written++];
         variables_.vectors[row] += op->call->gradient;
         variables_.slots[row] += 1;
-        checker_.SeeWritten(op->call->keys[place], static_cast<int32_t>(row),
-                            op->call->gradient);
+        checker_.SeeWritten(op->call->keys[place], row, op->call->gradient);
         Say(*op, "writes its gradient to row " + std::to_string(row));
         return true;
       }
@@ -322,20 +321,18 @@ bool WatchedTable::RunGradient(Op* op) {
 
 void WatchedTable::Check(Op* op) {
   const Call& call = *op->call;
-  op->kept.resize(call.keys.size());
-  int64_t num_kept = 0;
+  std::vector<int32_t> kept(call.keys.size());
   int64_t bad = -1;
-  const bool are_rows = index_.table(0).FindKept(
+  const int64_t num_kept = index_.table(0).FindKept(
       variables_.columns(), call.keys.data(), call.rows.data(), 0,
-      static_cast<int64_t>(call.keys.size()), op->kept.data(), &num_kept, &bad);
-  checker_.Expect(are_rows, "a lookup returns rows of the table");
-  op->kept.resize(num_kept);
+      static_cast<int64_t>(call.keys.size()), kept.data(), &bad);
+  checker_.Expect(num_kept >= 0, "a lookup returns rows of the table");
   for (size_t i = 0; i < call.keys.size(); ++i) {
-    const bool is_kept = std::any_of(
-        op->kept.begin(), op->kept.end(),
-        [i](const auto& occurrence) { return occurrence.place == i; });
+    if (kept[i] >= 0) {
+      op->kept.push_back({kept[i], i});
+    }
     if (call.rows[i] >= 0) {
-      checker_.SeeCheck(call.keys[i], call.rows[i], is_kept);
+      checker_.SeeCheck(call.keys[i], call.rows[i], kept[i] >= 0);
     }
   }
   Say(*op, "has a gradient for keys" + ListText(call.keys) + " in rows" +

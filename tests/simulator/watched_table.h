@@ -15,7 +15,6 @@
 #include "tests/simulator/schedule.h"
 #include "tests/simulator/table_checker.h"
 #include "tf_syncrep/cc/lib/gate/sync_gate.h"
-#include "tf_syncrep/cc/lib/rows/row_order.h"
 #include "tf_syncrep/cc/lib/table/new_rows.h"
 #include "tf_syncrep/cc/lib/table/table_index.h"
 #include "tf_syncrep/cc/lib/table/table_maintenance.h"
@@ -75,7 +74,8 @@ class WatchedTable {
     std::vector<int32_t> rows = {};
     std::unique_ptr<NewRows> new_rows = nullptr;
     int64_t num_refused = 0;
-    std::vector<RowOccurrence<uint32_t>> kept = {};
+    // Rows to which the gradient is written, and the places of their keys.
+    std::vector<std::pair<int32_t, size_t>> kept = {};
     size_t num_written = 0;
     int64_t num_maintenances = 0;  // that were over when the gradient came
     std::unique_ptr<TableMaintenance> maintenance = nullptr;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <numeric>
 #include <type_traits>
 #include <vector>
 
@@ -19,7 +20,9 @@
 #include "tf_syncrep/cc/lib/array.h"
 #include "tf_syncrep/cc/lib/float16.h"
 #include "tf_syncrep/cc/lib/read_once.h"
+#include "tf_syncrep/cc/lib/rows/feature_ranges.h"
 #include "tf_syncrep/cc/lib/rows/row_order.h"
+#include "tf_syncrep/cc/lib/sharder.h"
 #include "tf_syncrep/cc/tf/device_sharder.h"
 #include "tf_syncrep/cc/tf/lib_type.h"
 #include "tf_syncrep/cc/tf/locked_variables.h"
@@ -38,7 +41,8 @@ using tensorflow::TensorShape;
 using tensorflow::TensorShapeUtils;
 using Access = LockedVariables::Access;
 
-constexpr int64_t kMinElementsPerThread = 32768;
+// So many keys are worth another thread.
+constexpr int64_t kMinKeysPerThread = 4096;
 
 template <typename T, typename Out>
 class TableGradientOp final : public OpKernel {
@@ -65,79 +69,105 @@ class TableGradientOp final : public OpKernel {
                     "gradient must be a matrix of ", num_keys,
                     " rows, the keys of the request, but has shape ",
                     gradient.shape().DebugString())));
-    using Occurrence = RowOccurrence<uint32_t>;
-    Array<Occurrence> kept;
-    Array<Occurrence> spare;
-    const absl::Status no_memory = OutOfMemory(
-        absl::StrCat("the rows of ", num_keys, " keys"), 16 * num_keys);
-    OP_REQUIRES(ctx, kept.Allocate(num_keys) && spare.Allocate(num_keys),
-                no_memory);
-    int64_t size = 0;
-    OP_REQUIRES_OK(
-        ctx, FindKept(ctx, index.get(), request, Data<const int32_t>(rows),
-                      kept.data(), &size));
     DeviceSharder sharder(ctx);
-    const Occurrence* const sorted =
-        SortByRow(kept.data(), spare.data(), size, sharder);
-    OP_REQUIRES(ctx, sorted != nullptr, no_memory);
-    for (int64_t i = 1; i < size; ++i) {
-      OP_REQUIRES(ctx, sorted[i].row != sorted[i - 1].row,
-                  absl::InvalidArgumentError(absl::StrCat(
-                      "request must have each key of a table once. Received: "
-                      "keys ",
-                      sorted[i - 1].place, " and ", sorted[i].place,
-                      " are both that of row ", sorted[i].row)));
+    const int64_t num_shards = sharder.NumShards(num_keys, kMinKeysPerThread);
+    const auto begin_of = [=](int64_t shard) {
+      return ShardBegin(shard, num_shards, num_keys);
+    };
+    // For each key its row, or kNoRow; and how many rows the shards before each
+    // one have.
+    Tensor kept;
+    OP_REQUIRES_OK(ctx, ctx->allocate_temp(tensorflow::DT_INT32,
+                                           TensorShape({num_keys}), &kept));
+    auto* const kept_data = Data<int32_t>(kept);
+    std::vector<int64_t> kept_before(static_cast<size_t>(num_shards) + 1);
+    OP_REQUIRES_OK(ctx, FindKept(ctx, index.get(), request, rows, kept_data,
+                                 num_shards, sharder, &kept_before));
+    if (kept_before.back() == num_keys) {
+      ctx->set_output(1, kept);
+      if constexpr (std::is_same_v<T, Out>) {
+        ctx->set_output(0, gradient);
+        return;
+      }
     }
     const int64_t width = gradient.dim_size(1);
     Tensor* values;
-    Tensor* kept_rows;
     OP_REQUIRES_OK(
-        ctx, ctx->allocate_output(0, TensorShape({size, width}), &values));
-    OP_REQUIRES_OK(ctx,
-                   ctx->allocate_output(1, TensorShape({size}), &kept_rows));
+        ctx, ctx->allocate_output(0, TensorShape({kept_before.back(), width}),
+                                  &values));
+    Tensor* kept_rows = &kept;
+    if (kept_before.back() < num_keys) {
+      OP_REQUIRES_OK(ctx,
+                     ctx->allocate_output(1, TensorShape({kept_before.back()}),
+                                          &kept_rows));
+    }
     const auto* const from = Data<const LibType<Out>>(gradient);
     auto* const to = Data<LibType<T>>(*values);
     auto* const to_rows = Data<int32_t>(*kept_rows);
-    const int64_t num_shards =
-        sharder.NumShards(size * width, kMinElementsPerThread);
     sharder.Run(num_shards, [&](int64_t shard) {
-      const int64_t end = ShardBegin(shard + 1, num_shards, size);
-      for (int64_t i = ShardBegin(shard, num_shards, size); i < end; ++i) {
-        to_rows[i] = static_cast<int32_t>(sorted[i].row);
-        const auto* const row =
-            from + static_cast<int64_t>(sorted[i].place) * width;
-        if constexpr (std::is_same_v<T, Out>) {
-          std::memcpy(to + i * width, row,
-                      static_cast<size_t>(width) * sizeof(T));
-        } else {
-          for (int64_t c = 0; c < width; ++c) {
-            to[i * width + c] = Widen(row[c]);
-          }
+      int64_t next = kept_before[shard];
+      for (int64_t i = begin_of(shard); i < begin_of(shard + 1); ++i) {
+        if (kept_data[i] == DynamicTable::kNoRow) {
+          continue;
         }
+        to_rows[next] = kept_data[i];
+        CopyRow(from + i * width, width, to + next * width);
+        ++next;
       }
     });
   }
 
  private:
-  // The keys whose row still belongs to them.
+  static void CopyRow(const LibType<Out>* row, int64_t width, LibType<T>* to) {
+    if constexpr (std::is_same_v<T, Out>) {
+      std::memcpy(to, row, static_cast<size_t>(width) * sizeof(T));
+    } else {
+      for (int64_t c = 0; c < width; ++c) {
+        to[c] = Widen(row[c]);
+      }
+    }
+  }
+
+  // Finds the rows that still belong to their keys.
   static absl::Status FindKept(OpKernelContext* ctx, TableIndexResource* index,
-                               const TableRequest& request, const int32_t* rows,
-                               RowOccurrence<uint32_t>* kept, int64_t* size) {
+                               const TableRequest& request, const Tensor& rows,
+                               int32_t* kept, int64_t num_shards,
+                               Sharder& sharder,
+                               std::vector<int64_t>* kept_before) {
     TablePart part(index, /*keys=*/1, /*uses=*/2, Access::kRead);
     TF_RETURN_IF_ERROR(part.Lock(ctx));
     const TableColumns columns = part.columns();
-    for (int64_t table = 0; table < index->num_tables(); ++table) {
-      DynamicTable& of = index->table(table);
-      int64_t bad;
-      if (!of.FindKept(columns, request.keys(), rows, request.begin(table),
-                       request.begin(table) + request.size(table), kept, size,
-                       &bad)) {
+    struct Bad {
+      int64_t table = -1;
+      int64_t place = 0;
+    };
+    std::vector<Bad> bad(static_cast<size_t>(num_shards));
+    sharder.Run(num_shards, [&](int64_t shard) {
+      VisitFeatures(request.begins(),
+                    ShardBegin(shard, num_shards, request.num_keys()),
+                    ShardBegin(shard + 1, num_shards, request.num_keys()),
+                    [&](int64_t table, int64_t first, int64_t last) {
+                      const int64_t begin = request.begin(table);
+                      const int64_t num = index->table(table).FindKept(
+                          columns, request.keys(), Data<const int32_t>(rows),
+                          begin + first, begin + last, kept, &bad[shard].place);
+                      bad[shard].table = num < 0 ? table : -1;
+                      (*kept_before)[shard + 1] += num;
+                      return num >= 0;
+                    });
+    });
+    for (const auto& [table, place] : bad) {
+      if (table >= 0) {
+        const DynamicTable& of = index->table(table);
         return absl::InvalidArgumentError(absl::StrCat(
-            "rows[", bad, "] must be a row of table ",
+            "rows[", place, "] must be a row of table ",
             index->options()[table].name, ", in [", of.options().first_row,
-            ", ", of.end_row(), "), or -1, but is ", ReadOnce(&rows[bad])));
+            ", ", of.end_row(), "), or -1, but is ",
+            ReadOnce(&Data<const int32_t>(rows)[place])));
       }
     }
+    std::partial_sum(kept_before->begin(), kept_before->end(),
+                     kept_before->begin());
     return absl::OkStatus();
   }
 };

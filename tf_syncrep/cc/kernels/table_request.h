@@ -54,6 +54,7 @@ class TableRequest {
   // Returns where the keys of a table begin. For num_tables it is where the
   // last ones end.
   int64_t begin(int64_t table) const { return begins_[table]; }
+  const std::vector<int64_t>& begins() const { return begins_; }
   int64_t size(int64_t table) const {
     return begins_[table + 1] - begins_[table];
   }

@@ -65,7 +65,7 @@ class TableRequestsOp final : public OpKernel {
     KeyRequests keys;
     OP_REQUIRES(ctx, keys.Find(features, num_tables_, num_shards_, sharder),
                 OutOfMemory(absl::StrCat("the keys of ", num_ids, " ids"),
-                            48 * num_ids));
+                            24 * num_ids));
     OpOutputList requests;
     OP_REQUIRES_OK(ctx, ctx->output_list("requests", &requests));
     for (int shard = 0; shard < requests.size(); ++shard) {

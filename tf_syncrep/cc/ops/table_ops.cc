@@ -163,7 +163,7 @@ Files depend on it.
 
 ids: For each feature its ids, of any shape.
 requests: For each shard a vector: for each table the number of its keys, and then the
-  keys, table by table, each once, ascending.
+  keys, table by table, each once. Their order depends on all ids, on nothing else.
 places: For each feature, in the shape of its ids: the place of each id among the keys
   of all shards, of which those of shard 0 come first.
 Tids: For each feature, the type of its ids.
@@ -240,7 +240,7 @@ request: The request that TableFind had.
 rows: The rows that TableFind returned.
 gradient: The gradient of the values that TableFind returned.
 values: The gradient of each row.
-kept_rows: The rows, each once, ascending.
+kept_rows: The rows, in the order of their keys in the request.
 dtype: The type of the vectors.
 Tgrad: The type of the gradient: dtype or, for float, half or bfloat16.
 )doc");

@@ -100,7 +100,7 @@ def embedding_rows(
 
 
 def are_embedding_rows(rows: Any) -> bool:
-    """Returns whether a tensor comes from an op that returns distinct, sorted rows."""
+    """Returns whether a tensor comes from an op that returns distinct rows."""
     return tf.is_symbolic_tensor(rows) and rows.op.type in (
         "Syncrep>EmbeddingRows",
         "Syncrep>TableGradient",

@@ -27,6 +27,8 @@ constexpr int64_t kFewestCounters = 1024;  // in each stripe
 constexpr int64_t kSortedAtOnce = 8192;
 // The memory of so many keys is prefetched at a time.
 constexpr int64_t kKeysAtOnce = 64;
+// How many rows of a gradient are prefetched ahead.
+constexpr int64_t kRowsAhead = 16;
 
 int64_t NumSegments(int64_t capacity) {
   int64_t num = 1;
@@ -346,33 +348,34 @@ void DynamicTable::CountWithoutRow(int64_t num, int64_t num_refused) {
   refused_ += num_refused;
 }
 
-bool DynamicTable::FindKept(const TableColumns& columns, const int64_t* keys,
-                            const int32_t* rows, int64_t begin, int64_t end,
-                            RowOccurrence<uint32_t>* kept, int64_t* num_kept,
-                            int64_t* bad) {
+int64_t DynamicTable::FindKept(const TableColumns& columns, const int64_t* keys,
+                               const int32_t* rows, int64_t begin, int64_t end,
+                               int32_t* kept, int64_t* bad) {
+  int64_t num_kept = 0;
   int64_t num_dropped = 0;
   for (int64_t i = begin; i < end; ++i) {
+    if (i + kRowsAhead < end) {
+      // Any address will do, also that of no row.
+      const int32_t ahead = ReadOnce(&rows[i + kRowsAhead]);
+      Prefetch<PrefetchFor::kReading>(columns.address_of_use(ahead), 8);
+      Prefetch<PrefetchFor::kReading>(columns.keys() + ahead, 8);
+    }
     // Both are read once, since others may change them meanwhile.
     const int32_t row = ReadOnce(&rows[i]);
-    if (row == kNoRow) {
-      continue;
-    }
-    if (!has_row(row)) {
+    if (row != kNoRow && !has_row(row)) {
       *bad = i;
-      return false;
+      return -1;
     }
     // A free row has key 0, and gets its key before its use: so the use is read
     // first.
-    if (columns.use(row).is_in_use() &&
-        columns.key(row) == ReadOnce(&keys[i])) {
-      kept[(*num_kept)++] = {static_cast<uint32_t>(row),
-                             static_cast<uint32_t>(i)};
-    } else {
-      ++num_dropped;
-    }
+    const bool is_kept = row != kNoRow && columns.use(row).is_in_use() &&
+                         columns.key(row) == ReadOnce(&keys[i]);
+    kept[i] = is_kept ? row : kNoRow;
+    num_kept += is_kept;
+    num_dropped += row != kNoRow && !is_kept;
   }
   dropped_ += num_dropped;
-  return true;
+  return num_kept;
 }
 
 Array<int32_t> DynamicTable::TakeResting(bool* has_memory) {

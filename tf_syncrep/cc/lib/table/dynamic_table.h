@@ -10,7 +10,6 @@
 
 #include "tf_syncrep/cc/lib/array.h"
 #include "tf_syncrep/cc/lib/mutex.h"
-#include "tf_syncrep/cc/lib/rows/row_order.h"
 #include "tf_syncrep/cc/lib/sharder.h"
 #include "tf_syncrep/cc/lib/table/admission_sketch.h"
 #include "tf_syncrep/cc/lib/table/key_segment.h"
@@ -126,15 +125,14 @@ class DynamicTable {
   // table refused.
   void CountWithoutRow(int64_t num, int64_t num_refused);
 
-  // Finds the rows that a gradient may be written to: of the keys from `begin`
-  // to `end`, for which a lookup has found these rows, those that still have
-  // theirs. Each of them is appended to `kept`, with its place, and the others
-  // count as dropped, but for keys that had no row. Returns false if rows[*bad]
-  // is no row of this table.
-  [[nodiscard]] bool FindKept(const TableColumns& columns, const int64_t* keys,
-                              const int32_t* rows, int64_t begin, int64_t end,
-                              RowOccurrence<uint32_t>* kept, int64_t* num_kept,
-                              int64_t* bad);
+  // Finds the rows that a gradient may be written to, of the keys from `begin`
+  // to `end`, for which a lookup has found these rows: sets kept[i] to rows[i]
+  // if that still has keys[i], or else to kNoRow. The latter count as dropped,
+  // but for keys that had no row. Returns how many are kept, or -1 if
+  // rows[*bad] is no row of this table.
+  int64_t FindKept(const TableColumns& columns, const int64_t* keys,
+                   const int32_t* rows, int64_t begin, int64_t end,
+                   int32_t* kept, int64_t* bad);
 
   // Takes the rows from keys, for which Find() has found these, unless a key
   // has another row by now. They rest until the second TakeResting(), since a

@@ -13,10 +13,27 @@ namespace tf_syncrep {
 // which part of a table has a key must not change.
 inline uint64_t HashKey(int64_t key) { return HashRow(key); }
 
-// Returns which of `num_shards` parts of a table has a key.
-inline int64_t KeyOwner(int64_t key, int64_t num_shards) {
-  return static_cast<int64_t>(HashKey(key) % static_cast<uint64_t>(num_shards));
-}
+// Which of several parts of a table has a key.
+class KeyOwner {
+ public:
+  explicit KeyOwner(int64_t num_shards)
+      : num_shards_(static_cast<uint64_t>(num_shards)),
+        inverse_(~uint64_t{0} / num_shards_) {}
+
+  // The hash modulo the number of parts. A division would take longer than all
+  // else that is done for a key.
+  int64_t operator()(uint64_t hash) const {
+    // The quotient, or one less.
+    const auto quotient = static_cast<uint64_t>(
+        static_cast<unsigned __int128>(hash) * inverse_ >> 64);
+    const uint64_t rest = hash - quotient * num_shards_;
+    return static_cast<int64_t>(rest < num_shards_ ? rest : rest - num_shards_);
+  }
+
+ private:
+  uint64_t num_shards_;
+  uint64_t inverse_;
+};
 
 // Within a part, bits choose places of ever finer grain. The lowest ten are
 // left alone: where the number of parts is a power of two they are the same for

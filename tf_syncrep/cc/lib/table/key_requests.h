@@ -20,8 +20,9 @@ struct FeatureKeys {
 };
 
 // It has the distinct keys of each table among the ids of several features, in
-// the order of the part that has them, table and key, and for each id the place
-// of its key. Nothing in it depends on the number of threads.
+// the order of the part that has them and the table. The keys of one table of
+// one part are in an order that depends on all ids, and not on the number of
+// threads.
 class KeyRequests {
  public:
   // Its time is linear in the number of ids. That number and num_parts *
@@ -34,8 +35,7 @@ class KeyRequests {
   // The request to a part consists of the number of keys of each table, and the
   // keys.
   int64_t request_size(int64_t part) const {
-    return num_tables_ + begins_[(part + 1) * num_tables_] -
-           begins_[part * num_tables_];
+    return num_tables_ + KeysBefore(part + 1, 0) - KeysBefore(part, 0);
   }
   void WriteRequest(int64_t part, int64_t* request) const;
 
@@ -44,15 +44,37 @@ class KeyRequests {
   void WritePlaces(int64_t feature, int32_t* places) const;
 
  private:
-  bool Sort(const std::vector<FeatureKeys>& features, int64_t num_parts,
-            Sharder& sharder);
+  // Ids of one part and table, whose keys are next to each other.
+  struct Bucket {
+    int64_t first_id;     // how many ids the buckets before it have
+    int64_t keys_before;  // and how many distinct keys
+  };
+
+  bool Partition(const std::vector<FeatureKeys>& features, int64_t num_parts,
+                 Sharder& sharder);
+
+  // The first bucket of a table of a part.
+  const Bucket& FirstBucket(int64_t part, int64_t table) const {
+    return buckets_[part * table_begins_.back() +
+                    table_begins_[static_cast<size_t>(table)]];
+  }
+  // Where the keys of a bucket begin: in front of them there is an element that
+  // the search uses.
+  int64_t FirstKey(const Bucket& bucket) const {
+    return bucket.first_id + (&bucket - buckets_.data()) + 1;
+  }
+  int64_t KeysBefore(int64_t part, int64_t table) const {
+    return FirstBucket(part, table).keys_before;
+  }
 
   int64_t num_tables_ = 0;
   // Where the ids of each feature begin, and the last ones end.
   std::vector<int64_t> feature_begins_;
-  // Where the keys of each table of each part begin, and the last ones end.
-  Array<int64_t> begins_;
-  Array<int64_t> keys_;
+  // Where the buckets of each table begin among those of a part, and the last
+  // ones end.
+  std::vector<int64_t> table_begins_;
+  Array<Bucket> buckets_;  // and one that is the end
+  Array<int64_t> keys_;    // by bucket, with a gap after those of each
   Array<int32_t> places_;  // one for each id
 };
 

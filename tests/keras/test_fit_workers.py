@@ -305,9 +305,10 @@ def readers(strategy):
     """Which workers have read which examples, for several input pipelines."""
 
     def is_wanted(example):
+        is_small = False
         if example < EXAMPLES:  # A branch on a tensor, for AutoGraph.
-            return True
-        return False
+            is_small = True
+        return is_small
 
     def by_shard(context):
         worker = tf.distribute.coordinator.experimental_get_current_worker_index()

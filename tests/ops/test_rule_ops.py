@@ -407,7 +407,7 @@ def test_a_sparse_update_is_of_fewer_rows_than_32_bits_can_count():
     without_columns = tf.Variable(tf.zeros([1 << 32, 0]))
     with pytest.raises(
         tf.errors.InvalidArgumentError,
-        match="var must have at most 4294967295 rows .*, but has 4294967296",
+        match=r"var must have at most 4294967295 rows .*, but has 4294967296",
     ):
         tfs.ops.resource_sparse_apply_rule(
             *("sgd", without_columns, {}, {"lr": 0.1}, tf.zeros([1, 0]), [0])

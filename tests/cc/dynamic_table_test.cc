@@ -93,6 +93,11 @@ class TestTable {
     return num;
   }
 
+  DynamicTable::BuildStatus Build(int64_t* bad_row) {
+    ThreadSharder sharder(3);
+    return table_.Build(columns_, sharder, bad_row);
+  }
+
   DynamicTable& table() { return table_; }
   const TableColumns& columns() const { return columns_; }
   std::vector<int64_t>& keys() { return keys_; }
@@ -253,8 +258,7 @@ TEST_P(DynamicTableModelTest, DoesWhatAMapDoes) {
     }
     if (random() % 16 == 0) {
       int64_t bad_row;
-      ASSERT_EQ(table.table().Build(table.columns(), &bad_row),
-                DynamicTable::BuildStatus::kOk);
+      ASSERT_EQ(table.Build(&bad_row), DynamicTable::BuildStatus::kOk);
     }
     if (step % 10 == 9) {
       ASSERT_NO_FATAL_FAILURE(model.Check(&table));
@@ -333,8 +337,7 @@ TEST(DynamicTableTest, RowsThatWereTakenBeforeABuildAreNotGivenBack) {
   int32_t taken[2];
   ASSERT_EQ(table.table().TakeFree(2, taken), 2);
   int64_t bad_row;
-  ASSERT_EQ(table.table().Build(table.columns(), &bad_row),
-            DynamicTable::BuildStatus::kOk);
+  ASSERT_EQ(table.Build(&bad_row), DynamicTable::BuildStatus::kOk);
   EXPECT_EQ(table.Use({3, 4}, 9), (std::vector<int32_t>{2, 3}));
   table.table().GiveBack(taken, 2, before);
   table.table().PutBackResting(rested.data(), 2, before);
@@ -503,7 +506,7 @@ TEST(DynamicTableTest, ColumnsOfNoTableAreNotBuilt) {
     table.keys()[0] = table.keys()[2] = 9;
     table.set_use(0, {5, 1});
     table.set_use(2, use);
-    EXPECT_EQ(table.table().Build(table.columns(), &bad_row), status);
+    EXPECT_EQ(table.Build(&bad_row), status);
     const bool is_built = status == DynamicTable::BuildStatus::kOk;
     EXPECT_EQ(table.Find({9})[0], is_built ? 0 : -1);
     EXPECT_EQ(table.table().MostRecentUse(table.columns()), is_built ? 5 : 0);
@@ -527,6 +530,9 @@ TEST(DynamicTableTest, ARowTakesLessThanTwelveBytes) {
       EXPECT_LT(table.table().counts().bytes, 12 * rows) << rows << " rows";
     }
   }
+  int64_t bad_row;
+  ASSERT_EQ(table.Build(&bad_row), DynamicTable::BuildStatus::kOk);
+  EXPECT_LT(table.table().counts().bytes, 12 * next);
 }
 
 // Threads look up, add and evict at the same time. No key may have two rows, no

@@ -339,7 +339,7 @@ TEST(OutOfMemoryTest, KeysGetNoRowsAndCanAfterwards) {
   DynamicTable rebuilt(options);
   EXPECT_GE(FailEachAllocation([&] {
               int64_t bad_row;
-              return rebuilt.Build(columns, &bad_row) ==
+              return rebuilt.Build(columns, sharder, &bad_row) ==
                      DynamicTable::BuildStatus::kOk;
             }),
             2);

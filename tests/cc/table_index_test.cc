@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/cc/thread_sharder.h"
 #include "tf_syncrep/cc/lib/table/table_maintenance.h"
 
 namespace tf_syncrep {
@@ -16,9 +17,11 @@ namespace {
 class TableIndexTest : public testing::Test {
  protected:
   void Build() {
+    ThreadSharder sharder(1);
     int64_t bad_table;
     int64_t bad_row;
-    ASSERT_EQ(index_.Build({keys_.data(), uses_.data()}, &bad_table, &bad_row),
+    ASSERT_EQ(index_.Build({keys_.data(), uses_.data()}, sharder, &bad_table,
+                           &bad_row),
               DynamicTable::BuildStatus::kOk);
   }
 

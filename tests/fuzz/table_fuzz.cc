@@ -130,14 +130,16 @@ class TableFuzz {
   }
 
   void Build() {
+    InlineSharder sharder;
     int64_t bad_row = -1;
-    if (table_.Build(columns_, &bad_row) != DynamicTable::BuildStatus::kOk) {
+    if (table_.Build(columns_, sharder, &bad_row) !=
+        DynamicTable::BuildStatus::kOk) {
       Require(table_.has_row(bad_row), "what is to blame is a row");
       std::fill(keys_.begin(), keys_.end(), 0);
       std::fill(uses_.begin(), uses_.end(), 0);
-      Require(
-          table_.Build(columns_, &bad_row) == DynamicTable::BuildStatus::kOk,
-          "an empty table can be built");
+      Require(table_.Build(columns_, sharder, &bad_row) ==
+                  DynamicTable::BuildStatus::kOk,
+              "an empty table can be built");
     }
   }
 

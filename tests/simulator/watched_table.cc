@@ -137,10 +137,11 @@ void WatchedTable::Lock(Op* op) {
   op->holds = true;
   ++num_holders_;
   if (!is_built_) {
+    InlineSharder sharder;
     int64_t table;
     int64_t row;
     const DynamicTable::BuildStatus status =
-        index_.Build(variables_.columns(), &table, &row);
+        index_.Build(variables_.columns(), sharder, &table, &row);
     checker_.Expect(status == DynamicTable::BuildStatus::kOk,
                     "what was saved can be restored");
     is_built_ = true;

@@ -3,8 +3,10 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
 #include "tf_syncrep/cc/kernels/adam_async_op.h"
 #include "tf_syncrep/cc/kernels/adam_async_step.h"
@@ -24,6 +26,7 @@ namespace {
 
 using tensorflow::OpKernel;
 using tensorflow::OpKernelContext;
+using tensorflow::TensorShape;
 using Access = LockedVariables::Access;
 
 template <typename T>
@@ -68,21 +71,19 @@ class SparseApplyAdamAsyncOp final : public SparseAdamAsyncOpBase<T, OpKernel> {
 
   void Compute(OpKernelContext* ctx) override {
     {
+      TensorShape shape;
+      RowGroups rows;
+      OP_REQUIRES_OK(ctx, FindRows(ctx, &shape, &rows));
       const Access access =
           this->use_locking_ ? Access::kExclusive : Access::kShared;
       LockedVariables variables;
       RoundingCount count(this->rounding_);
       OP_REQUIRES_OK(ctx, this->LockAndCheck(ctx, access, &variables, &count));
-      OP_REQUIRES_OK(ctx,
-                     CheckSparseShapes(ctx->input(kGrad), ctx->input(kIndices),
-                                       variables.tensor(kVar).shape()));
-      RowGroups rows;
-      OP_REQUIRES_OK(
-          ctx, GroupRows(ctx, ctx->input(kIndices),
-                         variables.tensor(kVar).dim_size(0),
-                         this->validate_indices_ ? RowGroups::BadRows::kRefused
-                                                 : RowGroups::BadRows::kIgnored,
-                         &rows));
+      OP_REQUIRES(ctx, variables.tensor(kVar).shape() == shape,
+                  absl::InvalidArgumentError(absl::StrCat(
+                      "var must keep its shape during the update, but had ",
+                      shape.DebugString(), " and has ",
+                      variables.tensor(kVar).shape().DebugString())));
       if (ctx->input(kIndices).NumElements() > 0 || this->count_empty_) {
         OP_REQUIRES_OK(ctx, Apply(ctx, access, rows, variables, count));
       }
@@ -91,6 +92,24 @@ class SparseApplyAdamAsyncOp final : public SparseAdamAsyncOpBase<T, OpKernel> {
   }
 
  private:
+  // Sorts the indices before the powers are locked, so that updates that may
+  // run side by side do not wait for each other.
+  absl::Status FindRows(OpKernelContext* ctx, TensorShape* shape,
+                        RowGroups* rows) const {
+    {
+      LockedVariables variables;
+      TF_RETURN_IF_ERROR(variables.Lock(
+          ctx, {Base::Request(kVar, Base::kDtype, Access::kRead)}));
+      *shape = variables.tensor(kVar).shape();
+    }
+    TF_RETURN_IF_ERROR(
+        CheckSparseShapes(ctx->input(kGrad), ctx->input(kIndices), *shape));
+    return GroupRows(ctx, ctx->input(kIndices), shape->dim_size(0),
+                     this->validate_indices_ ? RowGroups::BadRows::kRefused
+                                             : RowGroups::BadRows::kIgnored,
+                     rows);
+  }
+
   absl::Status Apply(OpKernelContext* ctx, Access access, const RowGroups& rows,
                      LockedVariables& variables, RoundingCount& count) const {
     TF_RETURN_IF_ERROR(count.Prepare(ctx, variables));

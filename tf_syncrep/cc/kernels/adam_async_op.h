@@ -51,6 +51,12 @@ class AdamAsyncOpBase : public Kernel {
   static constexpr tensorflow::DataType kSlotDtype =
       tensorflow::DataTypeToEnum<Slot>::value;
 
+  static LockedVariables::Request Request(AdamAsyncInput input,
+                                          tensorflow::DataType dtype,
+                                          Access access) {
+    return {input, kAdamAsyncInputNames[input], dtype, access};
+  }
+
   static LibT* VarData(LockedVariables& variables) {
     return variables.data<LibT>(kVar);
   }
@@ -85,13 +91,6 @@ class AdamAsyncOpBase : public Kernel {
   bool use_locking_;
   bool use_nesterov_;
   RoundingAttributes rounding_;
-
- private:
-  static LockedVariables::Request Request(AdamAsyncInput input,
-                                          tensorflow::DataType dtype,
-                                          Access access) {
-    return {input, kAdamAsyncInputNames[input], dtype, access};
-  }
 };
 
 // The attributes and checks of the sparse ops.

@@ -43,11 +43,13 @@ bool TableIndexResource::IsBuiltFrom(const Tensor& keys,
 }
 
 absl::Status TableIndexResource::BuildFrom(const Tensor& keys,
-                                           const Tensor& uses) {
+                                           const Tensor& uses,
+                                           Sharder& sharder) {
   const TableColumns columns(Data<int64_t>(keys), uses.data());
   int64_t bad_table = -1;
   int64_t bad_row = -1;
-  const DynamicTable::BuildStatus status = Build(columns, &bad_table, &bad_row);
+  const DynamicTable::BuildStatus status =
+      Build(columns, sharder, &bad_table, &bad_row);
   return status == DynamicTable::BuildStatus::kOk
              ? absl::OkStatus()
              : BadColumns(options()[bad_table], bad_row, columns, status);

@@ -33,7 +33,7 @@ class TableIndexResource final : public tensorflow::ResourceBase,
   // columns that no table can have, and ResourceExhausted; the index is empty
   // then.
   absl::Status BuildFrom(const tensorflow::Tensor& keys,
-                         const tensorflow::Tensor& uses);
+                         const tensorflow::Tensor& uses, Sharder& sharder);
   // Holds the columns, from whose contents the index was made, or none.
   void HoldColumns(const tensorflow::Tensor& keys,
                    const tensorflow::Tensor& uses);

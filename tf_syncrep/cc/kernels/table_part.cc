@@ -10,6 +10,7 @@
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
+#include "tf_syncrep/cc/tf/device_sharder.h"
 #include "tf_syncrep/cc/tf/table_snapshot.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
 
@@ -108,8 +109,9 @@ absl::Status TablePart::Lock(OpKernelContext* ctx) {
       TF_RETURN_IF_ERROR(locked.PrepareToShare(ctx, i));
     }
     if (!is_built) {
-      TF_RETURN_IF_ERROR(
-          index_->BuildFrom(locked.tensor(kKeys), locked.tensor(kUses)));
+      DeviceSharder sharder(ctx);
+      TF_RETURN_IF_ERROR(index_->BuildFrom(locked.tensor(kKeys),
+                                           locked.tensor(kUses), sharder));
     }
     index_->HoldColumns(locked.tensor(kKeys), locked.tensor(kUses));
   }

@@ -27,7 +27,9 @@ class RowLocks {
   }
 
  private:
-  static constexpr uint64_t kNumStripes = 1024;
+  // With 32 threads, each of which holds up to LockedRows::kMaxStripes, hardly
+  // one in thirty is taken.
+  static constexpr uint64_t kNumStripes = 8192;
 
   // Each has a cache line of its own; otherwise neighbours would slow each
   // other down.

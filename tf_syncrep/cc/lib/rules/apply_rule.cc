@@ -219,8 +219,9 @@ struct SparseApply {
     return grad + static_cast<int64_t>(sorted[i].place) * row_size;
   }
 
-  // Prefetches the gradient of occurrence i, if there is one, and its row, if
-  // the occurrence is the row's first.
+  // Prefetches the gradient of occurrence i, if there is one, and its row and
+  // the row's stripe, which another core may have had last, if the occurrence
+  // is the row's first.
   TF_SYNCREP_ALWAYS_INLINE void PrefetchOccurrence(int64_t i) const {
     constexpr auto kWriting = PrefetchFor::kWriting;
     if (i >= size) {
@@ -229,6 +230,7 @@ struct SparseApply {
     Prefetch<PrefetchFor::kReading>(Gradient(i), row_size * sizeof(T));
     if (i == 0 || sorted[i].row != sorted[i - 1].row) {
       const auto row = static_cast<int64_t>(sorted[i].row);
+      Prefetch<kWriting>(&RowLocks::Global().Of(arrays.var, row), 1);
       Prefetch<kWriting>(arrays.var + row * row_size, row_size * sizeof(T));
       const int64_t slot_size = Shape::SlotSize(row_size);
       for (int slot = 0; slot < Shape::kNumSlots; ++slot) {

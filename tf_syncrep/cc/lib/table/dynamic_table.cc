@@ -78,22 +78,8 @@ DynamicTable::DynamicTable(const Options& options)
   }
 }
 
-DynamicTable::BuildStatus DynamicTable::BuildRow(const TableColumns& columns,
-                                                 int64_t row) {
-  const int64_t key = columns.key(row);
-  const uint64_t hash = HashKey(key);
-  Stripe& stripe = StripeOf(hash);
-  const MutexLock lock(stripe.mu);
-  KeySegment& segment = SegmentOf(stripe, hash);
-  if (segment.Find(hash, key, columns.keys()) >= 0) {
-    return BuildStatus::kSecondRow;
-  }
-  return segment.Insert(hash, static_cast<int32_t>(row), columns.keys())
-             ? BuildStatus::kOk
-             : BuildStatus::kOutOfMemory;
-}
-
 DynamicTable::BuildStatus DynamicTable::Build(const TableColumns& columns,
+                                              Sharder& sharder,
                                               int64_t* bad_row) {
   const MutexLock lock(rows_mu_);
   ++build_;
@@ -131,10 +117,6 @@ DynamicTable::BuildStatus DynamicTable::Build(const TableColumns& columns,
     } else if (use.count < 0 || use.last_use < 0 || use.count == 0) {
       return fail(BuildStatus::kBadUse, row);
     } else {
-      const BuildStatus status = BuildRow(columns, row);
-      if (status != BuildStatus::kOk) {
-        return fail(status, row);
-      }
       ++num_in_use;
     }
     for (; next_fresh_ < row; ++next_fresh_) {
@@ -142,7 +124,58 @@ DynamicTable::BuildStatus DynamicTable::Build(const TableColumns& columns,
     }
     next_fresh_ = row + 1;
   }
+  const BuildStatus status =
+      BuildStripes(columns, num_in_use, sharder, bad_row);
+  if (status != BuildStatus::kOk) {
+    return fail(status, *bad_row);
+  }
   in_use_ = num_in_use;
+  return BuildStatus::kOk;
+}
+
+DynamicTable::BuildStatus DynamicTable::BuildStripes(
+    const TableColumns& columns, int64_t num_in_use, Sharder& sharder,
+    int64_t* bad_row) {
+  *bad_row = options_.first_row;
+  std::atomic<bool> has_room{true};
+  std::atomic<int64_t> second_row{-1};
+  // Hashes spread rows evenly, so hardly any segment grows afterwards.
+  sharder.RunParts(kNumKeyStripes, 1, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const MutexLock lock(stripes_[i]->mu);
+      for (KeySegment& segment : stripes_[i]->segments) {
+        if (!segment.Reserve(num_in_use / kNumKeyStripes / num_segments_,
+                             columns.keys())) {
+          has_room = false;
+        }
+      }
+    }
+  });
+  const bool has_memory = ForEachByStripe</*kUses=*/false>(
+      columns, columns.keys() + options_.first_row,
+      next_fresh_ - options_.first_row, sharder,
+      [&](Stripe& stripe, const Asked& asked) TF_SYNCREP_REQUIRES(stripe.mu) {
+        const int64_t row = options_.first_row + asked.place;
+        if (!columns.use(row).is_in_use()) {
+          return;
+        }
+        KeySegment& segment = SegmentOf(stripe, asked.hash);
+        const int64_t found =
+            segment.Find(asked.hash, asked.key, columns.keys());
+        if (found >= 0) {
+          second_row = std::max(row, found);
+        } else if (!segment.Insert(asked.hash, static_cast<int32_t>(row),
+                                   columns.keys())) {
+          has_room = false;
+        }
+      });
+  if (!has_memory || !has_room) {
+    return BuildStatus::kOutOfMemory;
+  }
+  if (second_row >= 0) {
+    *bad_row = second_row;
+    return BuildStatus::kSecondRow;
+  }
   return BuildStatus::kOk;
 }
 

@@ -82,7 +82,8 @@ class DynamicTable {
   // Forgets everything but the counts of events, and reads the columns. Nobody
   // may use the table meanwhile. Unless the status is kOk, `bad_row` is the row
   // with the error, and the table is empty.
-  BuildStatus Build(const TableColumns& columns, int64_t* bad_row);
+  BuildStatus Build(const TableColumns& columns, Sharder& sharder,
+                    int64_t* bad_row);
 
   // Sets rows[i] to the row of keys[i], or to kNoRow.
   void Find(const TableColumns& columns, const int64_t* keys, int64_t size,
@@ -220,7 +221,11 @@ class DynamicTable {
     int64_t place;
   };
 
-  BuildStatus BuildRow(const TableColumns& columns, int64_t row);
+  // Puts the rows before next_fresh_ that are in use, which are so many, into
+  // the empty stripes.
+  BuildStatus BuildStripes(const TableColumns& columns, int64_t num_in_use,
+                           Sharder& sharder, int64_t* bad_row)
+      TF_SYNCREP_REQUIRES(rows_mu_);
 
   // Sets the last use to `last_use(use)` for those rows from `begin` to `end`
   // for whose use is_meant(use) is true.

@@ -43,8 +43,14 @@ int64_t KeySegment::MostRows(int64_t num_buckets) const {
   return num_buckets * kPlaces * share / 128;
 }
 
-bool KeySegment::Grow(const int64_t* keys) {
-  const int64_t num = num_buckets_ + std::max<int64_t>(1, num_buckets_ / 2);
+bool KeySegment::Reserve(int64_t size, const int64_t* keys) {
+  if (size <= most_rows_) {
+    return true;
+  }
+  int64_t num = num_buckets_;
+  while (MostRows(num) < size) {
+    num += std::max<int64_t>(1, num / 2);
+  }
   Buckets grown = NewBuckets(num);
   if (grown == nullptr) {
     return false;
@@ -75,7 +81,7 @@ bool KeySegment::Grow(const int64_t* keys) {
 }
 
 bool KeySegment::Insert(uint64_t hash, int32_t row, const int64_t* keys) {
-  if (size_ >= most_rows_ && !Grow(keys)) {
+  if (!Reserve(size_ + 1, keys)) {
     return false;
   }
   Put(hash, row, num_buckets_, buckets_.get());

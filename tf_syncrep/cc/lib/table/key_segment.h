@@ -49,6 +49,11 @@ class KeySegment {
         buckets_.get() + KeyBucket(hash, num_buckets_), sizeof(Bucket));
   }
 
+  // Makes room for `size` rows, in as many buckets as it would have if they
+  // were added one by one. If there is no memory, it changes nothing and
+  // returns false.
+  [[nodiscard]] bool Reserve(int64_t size, const int64_t* keys);
+
   // Adds a row whose key is not there yet. If there is no memory, it changes
   // nothing and returns false.
   [[nodiscard]] bool Insert(uint64_t hash, int32_t row, const int64_t* keys);
@@ -99,7 +104,6 @@ class KeySegment {
   static Buckets NewBuckets(int64_t num);
   static void Put(uint64_t hash, int32_t row, int64_t num_buckets,
                   Bucket* buckets);
-  bool Grow(const int64_t* keys);
 
   // Returns the number of rows at which it grows.
   int64_t MostRows(int64_t num_buckets) const;

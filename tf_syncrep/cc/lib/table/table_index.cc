@@ -16,12 +16,13 @@ TableIndex::TableIndex(const std::vector<TableOptions>& options)
 }
 
 DynamicTable::BuildStatus TableIndex::Build(const TableColumns& columns,
+                                            Sharder& sharder,
                                             int64_t* bad_table,
                                             int64_t* bad_row) {
   ++num_builds_;
   for (int64_t i = 0; i < num_tables(); ++i) {
     const DynamicTable::BuildStatus status =
-        tables_[i]->Build(columns, bad_row);
+        tables_[i]->Build(columns, sharder, bad_row);
     if (status != DynamicTable::BuildStatus::kOk) {
       *bad_table = i;
       return status;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tf_syncrep/cc/lib/sharder.h"
 #include "tf_syncrep/cc/lib/table/dynamic_table.h"
 #include "tf_syncrep/cc/lib/table/initial_values.h"
 #include "tf_syncrep/cc/lib/table/table_columns.h"
@@ -76,7 +77,7 @@ class TableIndex {
   // Makes the index from columns of num_rows() rows, while nobody else uses it.
   // Unless the status is kOk, `bad_table` and `bad_row` say where the columns
   // are those of no table, or where memory ran out.
-  DynamicTable::BuildStatus Build(const TableColumns& columns,
+  DynamicTable::BuildStatus Build(const TableColumns& columns, Sharder& sharder,
                                   int64_t* bad_table, int64_t* bad_row);
 
  private:

@@ -4,10 +4,13 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "tf_syncrep/cc/lib/cpu_dispatch.h"
+#include "tf_syncrep/cc/lib/gradient_loops.h"
 
 namespace tf_syncrep {
 namespace {
@@ -85,6 +88,41 @@ TEST(BFloat16Test, RoundsBetweenNeighboursToNearestEven) {
     EXPECT_EQ(Narrow<BFloat16>(middle).bits, low % 2 == 0 ? low : high);
     EXPECT_EQ(Narrow<BFloat16>(std::nextafter(middle, 0.0f)).bits, low);
   }
+}
+
+template <typename T>
+void TestLoops() {
+  // Each float whose lower bits are zero, and roundings between 16-bit numbers.
+  constexpr int64_t kSize = 1 << 20;
+  std::vector<float> floats(kSize);
+  std::vector<T> expected(kSize);
+  for (int64_t i = 0; i < kSize; ++i) {
+    const auto bits = static_cast<uint32_t>(i << 12);
+    std::memcpy(&floats[i], &bits, sizeof(bits));
+    expected[i] = Narrow<T>(floats[i]);
+  }
+  for (const CpuLevel level :
+       {CpuLevel::kBaseline, CpuLevel::kAvx2, CpuLevel::kAvx512}) {
+    if (level > BestCpuLevel()) {
+      continue;
+    }
+    const GradientLoops<T>& loops = GradientLoopsFor<T>(level);
+    std::vector<T> out(kSize);
+    loops.narrow(kSize, floats.data(), out.data());
+    ASSERT_EQ(std::memcmp(out.data(), expected.data(), kSize * sizeof(T)), 0);
+    std::vector<float> sum(kSize, 0.3f);
+    loops.add_scaled(kSize, 0.7f, out.data(), sum.data());
+    for (int64_t i = 0; i < kSize; ++i) {
+      const float added = 0.3f + 0.7f * Widen(expected[i]);
+      ASSERT_TRUE(sum[i] == added || (std::isnan(sum[i]) && std::isnan(added)))
+          << floats[i];
+    }
+  }
+}
+
+TEST(GradientLoopsTest, NarrowAndAddScaledGiveTheSameBitsAtEveryLevel) {
+  TestLoops<Half>();
+  TestLoops<BFloat16>();
 }
 
 }  // namespace

@@ -18,7 +18,8 @@
 #include "tf_syncrep/cc/kernels/table_part.h"
 #include "tf_syncrep/cc/kernels/table_request.h"
 #include "tf_syncrep/cc/lib/array.h"
-#include "tf_syncrep/cc/lib/float16.h"
+#include "tf_syncrep/cc/lib/cpu_dispatch.h"
+#include "tf_syncrep/cc/lib/gradient_loops.h"
 #include "tf_syncrep/cc/lib/read_once.h"
 #include "tf_syncrep/cc/lib/rows/feature_ranges.h"
 #include "tf_syncrep/cc/lib/rows/row_order.h"
@@ -104,6 +105,8 @@ class TableGradientOp final : public OpKernel {
     const auto* const from = Data<const LibType<Out>>(gradient);
     auto* const to = Data<LibType<T>>(*values);
     auto* const to_rows = Data<int32_t>(*kept_rows);
+    [[maybe_unused]] const auto& loops =
+        GradientLoopsFor<LibType<Out>>(BestCpuLevel());
     sharder.Run(num_shards, [&](int64_t shard) {
       int64_t next = kept_before[shard];
       for (int64_t i = begin_of(shard); i < begin_of(shard + 1); ++i) {
@@ -111,23 +114,18 @@ class TableGradientOp final : public OpKernel {
           continue;
         }
         to_rows[next] = kept_data[i];
-        CopyRow(from + i * width, width, to + next * width);
+        if constexpr (std::is_same_v<T, Out>) {
+          std::memcpy(to + next * width, from + i * width,
+                      static_cast<size_t>(width) * sizeof(T));
+        } else {
+          loops.set(width, from + i * width, to + next * width);
+        }
         ++next;
       }
     });
   }
 
  private:
-  static void CopyRow(const LibType<Out>* row, int64_t width, LibType<T>* to) {
-    if constexpr (std::is_same_v<T, Out>) {
-      std::memcpy(to, row, static_cast<size_t>(width) * sizeof(T));
-    } else {
-      for (int64_t c = 0; c < width; ++c) {
-        to[c] = Widen(row[c]);
-      }
-    }
-  }
-
   // Finds the rows that still belong to their keys.
   static absl::Status FindKept(OpKernelContext* ctx, TableIndexResource* index,
                                const TableRequest& request, const Tensor& rows,

@@ -22,6 +22,24 @@ TF_SYNCREP_ALWAYS_INLINE void Add(int64_t size, const T* __restrict__ a,
 }
 
 template <typename T>
+TF_SYNCREP_ALWAYS_INLINE void AddScaled(int64_t size, SlotType<T> factor,
+                                        const T* __restrict__ a,
+                                        SlotType<T>* __restrict__ sum) {
+  for (int64_t i = 0; i < size; ++i) {
+    sum[i] += factor * Widen(a[i]);
+  }
+}
+
+template <typename T>
+TF_SYNCREP_ALWAYS_INLINE void NarrowAll(int64_t size,
+                                        const SlotType<T>* __restrict__ sum,
+                                        T* __restrict__ out) {
+  for (int64_t i = 0; i < size; ++i) {
+    out[i] = Narrow<T>(sum[i]);
+  }
+}
+
+template <typename T>
 TF_SYNCREP_ALWAYS_INLINE void AddTwo(int64_t size, const T* __restrict__ a,
                                      const T* __restrict__ b,
                                      SlotType<T>* __restrict__ sum) {
@@ -138,6 +156,10 @@ TF_SYNCREP_ALWAYS_INLINE void AddDivideTo(int64_t size,
     TARGET static void AddLoop(int64_t size, const T* a, Sum* sum) {           \
       Add<T>(size, a, sum);                                                    \
     }                                                                          \
+    TARGET static void AddScaledLoop(int64_t size, Sum factor, const T* a,     \
+                                     Sum* sum) {                               \
+      AddScaled<T>(size, factor, a, sum);                                      \
+    }                                                                          \
     TARGET static void AddTwoLoop(int64_t size, const T* a, const T* b,        \
                                   Sum* sum) {                                  \
       AddTwo<T>(size, a, b, sum);                                              \
@@ -145,6 +167,9 @@ TF_SYNCREP_ALWAYS_INLINE void AddDivideTo(int64_t size,
     TARGET static void AddRowsLoop(int64_t size, const T* const* rows,         \
                                    int64_t num_rows, bool is_new, Sum* sum) {  \
       AddRows<T>(size, rows, num_rows, is_new, sum);                           \
+    }                                                                          \
+    TARGET static void NarrowLoop(int64_t size, const Sum* sum, T* out) {      \
+      NarrowAll<T>(size, sum, out);                                            \
     }                                                                          \
     TARGET static void DivideLoop(int64_t size, Sum divisor, Sum* sum) {       \
       Divide<Sum>(size, divisor, sum);                                         \
@@ -162,8 +187,8 @@ TF_SYNCREP_ALWAYS_INLINE void AddDivideTo(int64_t size,
       AddDivideTo<T>(size, sum, a, divisor, out);                              \
     }                                                                          \
     static constexpr GradientLoops<T> kLoops = {                               \
-        SetLoop,    AddLoop,       AddTwoLoop,   AddRowsLoop,                  \
-        DivideLoop, AddDivideLoop, DivideToLoop, AddDivideToLoop};             \
+        SetLoop,    AddLoop,    AddScaledLoop, AddTwoLoop,   AddRowsLoop,      \
+        NarrowLoop, DivideLoop, AddDivideLoop, DivideToLoop, AddDivideToLoop}; \
   }
 
 TF_SYNCREP_DEFINE_LOOPS(BaselineLoops, );

@@ -4,11 +4,11 @@
 #include <atomic>
 #include <cmath>
 #include <cstddef>
-#include <cstring>
 #include <type_traits>
 
 #include "tf_syncrep/cc/lib/array.h"
 #include "tf_syncrep/cc/lib/cpu_dispatch.h"
+#include "tf_syncrep/cc/lib/gradient_loops.h"
 #include "tf_syncrep/cc/lib/prefetch.h"
 #include "tf_syncrep/cc/lib/read_once.h"
 #include "tf_syncrep/cc/lib/rows/bucket_places.h"
@@ -151,17 +151,6 @@ Work ShareResults(const std::vector<CombinedFeature>& features, int64_t width,
     work.ends.push_back(work.pieces.size());
   }
   return work;
-}
-
-template <typename T>
-void CopyRow(const T* row, int64_t width, SlotType<T>* result) {
-  if constexpr (std::is_same_v<T, SlotType<T>>) {
-    std::memcpy(result, row, static_cast<size_t>(width) * sizeof(T));
-  } else {
-    for (int64_t c = 0; c < width; ++c) {
-      result[c] = Widen(row[c]);
-    }
-  }
 }
 
 // What one id adds to the gradient of its row.
@@ -331,6 +320,7 @@ bool CombineRows(const std::vector<ShardRows<const T>>& shards, int64_t width,
   if (!*has_memory) {
     return false;
   }
+  const GradientLoops<T>& loops = GradientLoopsFor<T>(BestCpuLevel());
   const Work work = ShareResults(features, width, sharder);
   std::atomic<bool> are_rows{true};
   const auto copy = [&](const CombinedFeature& feature, const Piece& piece,
@@ -343,7 +333,7 @@ bool CombineRows(const std::vector<ShardRows<const T>>& shards, int64_t width,
       if (!rows.has(place)) {
         return false;
       }
-      CopyRow(rows[place], width, result + i * width);
+      loops.set(width, rows[place], result + i * width);
     }
     return true;
   };
@@ -366,9 +356,7 @@ bool CombineRows(const std::vector<ShardRows<const T>>& shards, int64_t width,
         const Sum weight = feature.weights == nullptr
                                ? Sum(1)
                                : static_cast<Sum>(feature.weights[id]);
-        for (int64_t c = 0; c < width; ++c) {
-          sum[c] += weight * Widen(row[c]);
-        }
+        loops.add_scaled(width, weight, row, sum);
       }
       if (feature.combiner != Combiner::kSum) {
         const Sum scale = Scale<Sum>(feature, begin, end);
@@ -410,6 +398,8 @@ bool CombineRowsGradient(const std::vector<ShardRows<T>>& shards, int64_t width,
   if (!binned.Find(features, gradients, num_rows, width, sharder, has_memory)) {
     return false;
   }
+  const GradientLoops<T>& loops = GradientLoopsFor<T>(BestCpuLevel());
+  const GradientLoops<Sum>& of_sums = GradientLoopsFor<Sum>(BestCpuLevel());
   const Array<Share<Sum>>& shares = binned.shares();
   const int64_t num_pieces = sharder.NumShards(
       (shares.size() + num_rows) * width, kMinElementsPerPiece);
@@ -451,17 +441,11 @@ bool CombineRowsGradient(const std::vector<ShardRows<T>>& shards, int64_t width,
         }
         const Share<Sum>& share = shares[i];
         Sum* const sum = sums + (share.place - begin) * width;
-        for (int64_t c = 0; c < width; ++c) {
-          sum[c] += share.factor * share.gradient[c];
-        }
+        of_sums.add_scaled(width, share.factor, share.gradient, sum);
       }
       for (int64_t row = sums == scratch.data() ? begin : end; row < end;
            ++row) {
-        const Sum* const sum = sums + (row - begin) * width;
-        T* const result = row_at(row);
-        for (int64_t c = 0; c < width; ++c) {
-          result[c] = Narrow<T>(sum[c]);
-        }
+        loops.narrow(width, sums + (row - begin) * width, row_at(row));
       }
     }
   });

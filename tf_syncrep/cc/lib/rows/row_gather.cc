@@ -7,6 +7,8 @@
 #include <limits>
 #include <type_traits>
 
+#include "tf_syncrep/cc/lib/cpu_dispatch.h"
+#include "tf_syncrep/cc/lib/gradient_loops.h"
 #include "tf_syncrep/cc/lib/prefetch.h"
 #include "tf_syncrep/cc/lib/read_once.h"
 
@@ -26,6 +28,7 @@ int64_t GatherRows(const T* table, int64_t num_rows, int64_t width,
   constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
   const auto row_bytes = static_cast<int64_t>(sizeof(T)) * width;
   const auto is_row = [=](Row row) { return row >= 0 && row < num_rows; };
+  const GradientLoops<Out>& loops = GradientLoopsFor<Out>(BestCpuLevel());
   std::atomic<int64_t> first_bad{kNone};
   const int64_t num_shards =
       sharder.NumShards(size * width, kMinElementsPerThread);
@@ -56,9 +59,7 @@ int64_t GatherRows(const T* table, int64_t num_rows, int64_t width,
       if constexpr (std::is_same_v<T, Out>) {
         std::memcpy(out, row, static_cast<size_t>(row_bytes));
       } else {
-        for (int64_t c = 0; c < width; ++c) {
-          out[c] = Narrow<Out>(row[c]);
-        }
+        loops.narrow(width, row, out);
       }
     }
   });

@@ -365,17 +365,17 @@ MUTANTS = [
         "a_gradient_is_not_checked_for_its_key",
         "table/dynamic_table.cc",
         (
-            "    if (columns.use(row).is_in_use() &&\n"
-            "        columns.key(row) == ReadOnce(&keys[i])) {",
-            "    if (columns.use(row).is_in_use()) {",
+            "columns.use(row).is_in_use() &&\n"
+            "                         columns.key(row) == ReadOnce(&keys[i]);",
+            "columns.use(row).is_in_use();",
         ),
     ),
     _mutant(
         "a_row_is_free_without_a_rest",
         "table/dynamic_table.cc",
         (
-            "      columns.set_use(row, {RowUse::kRests, 0});",
-            "      columns.set_use(row, {0, 0});",
+            "  columns.set_use(row, {RowUse::kRests, 0});",
+            "  columns.set_use(row, {0, 0});",
         ),
         ("    resting_.push_back(row);\n  }", "    PushFree(&row, 1);\n  }"),
     ),
@@ -501,8 +501,8 @@ MUTANTS = [
         "restored_rows_count_as_settled",
         "table/table_index.cc",
         (
-            "  settled_before_ = clock;\n  return",
-            "  settled_before_ = clock + 1;\n  return",
+            "  settled_before_ = clock;\n",
+            "  settled_before_ = clock + 1;\n",
         ),
     ),
 ]

@@ -21,7 +21,9 @@ def __getattr__(name: str) -> Any:
     return op_library.function(name, ("sync_gate", "task_id"))
 
 
-def sync_gate_cancel_updater(handle, generation, device: Any = "", incarnation=0):
+def sync_gate_cancel_updater(
+    handle, generation, device: Any = "", incarnation: Any = 0
+):
     """Ends the updater's waits as Cancelled: Syncrep>SyncGateCancelUpdater."""
     return op_library.load().syncrep_sync_gate_cancel_updater(
         handle, generation, device, incarnation

@@ -75,9 +75,11 @@ class TableUpkeep(tf.keras.callbacks.Callback):
         del logs
         self._steps = (self._steps or 0) + batch - self._last_batch
         self._last_batch = batch
-        if self._maintains and self._every is None:
+        if not self._maintains:
+            return
+        if self._every is None:
             self._every = steps_between(sizes_in_training_of(self.model).values())
-        if self._maintains and self._steps >= self._every:
+        if self._steps >= self._every:
             self._maintain()
             self._warn_of_full(counters_of(self.model))
 

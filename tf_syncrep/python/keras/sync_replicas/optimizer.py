@@ -1,8 +1,8 @@
 """SyncReplicas: synchronous training with any Keras optimizer."""
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
@@ -107,11 +107,14 @@ class SyncReplicas(RoundsOptimizer):
     (https://arxiv.org/abs/1604.00981).
     """
 
-    _fixed = dict.fromkeys(
-        ("lease_secs", "start_secs", "reject_nonfinite", "spares"), ANOTHER
-    ) | dict.fromkeys(
-        ("replicas_to_aggregate", "total_num_replicas"), "call `configure`"
-    )
+    _fixed: ClassVar[Mapping[str, str]] = {
+        "replicas_to_aggregate": "call `configure`",
+        "total_num_replicas": "call `configure`",
+        "lease_secs": ANOTHER,
+        "start_secs": ANOTHER,
+        "reject_nonfinite": ANOTHER,
+        "spares": ANOTHER,
+    }
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
 from absl import logging
@@ -31,7 +31,7 @@ class RoundsOptimizer(WrapperOptimizer):
     _rounds: Rounds
     #: Attributes that cannot be set once they are there, each with what to do instead:
     #: rounds take them when they are made.
-    _fixed: Mapping[str, str] = {}
+    _fixed: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, inner_optimizer: Any, name: str):
         super().__init__(_check_inner(inner_optimizer), name)

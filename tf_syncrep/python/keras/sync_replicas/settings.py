@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 # Objects that have settings themselves.
-_OWNERS = (
+_OWNERS: Any = (
     tf.keras.optimizers.Optimizer,
     tf.keras.optimizers.schedules.LearningRateSchedule,
 )

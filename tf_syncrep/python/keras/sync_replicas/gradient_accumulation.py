@@ -66,8 +66,8 @@ class GradientAccumulation(RoundsOptimizer):
         name: str = "GradientAccumulation",
     ):
         super().__init__(inner_optimizer, name)
-        self.num_batches = check_count("num_batches", num_batches)
-        self.reject_nonfinite = bool(reject_nonfinite)
+        self.num_batches: int = check_count("num_batches", num_batches)
+        self.reject_nonfinite: bool = bool(reject_nonfinite)
         self.flush_last: bool = bool(flush_last)
         self._rounds = self._make_rounds()
 

@@ -130,7 +130,7 @@ class SyncReplicas(RoundsOptimizer):
         name: str = "SyncReplicas",
     ):
         super().__init__(inner_optimizer, name)
-        self.replicas_to_aggregate = check_count(
+        self.replicas_to_aggregate: int = check_count(
             "replicas_to_aggregate", replicas_to_aggregate
         )
         # The value is saved as it was given, since another cluster may have other
@@ -138,11 +138,13 @@ class SyncReplicas(RoundsOptimizer):
         self._given_total = as_python(total_num_replicas)
         if total_num_replicas is None:
             total_num_replicas = cluster.num_tasks("worker") or replicas_to_aggregate
-        self.total_num_replicas = check_count("total_num_replicas", total_num_replicas)
-        self.lease_secs = check_positive("lease_secs", lease_secs)
-        self.start_secs = check_positive("start_secs", start_secs)
-        self.reject_nonfinite = bool(reject_nonfinite)
-        self.spares = bool(spares)
+        self.total_num_replicas: int = check_count(
+            "total_num_replicas", total_num_replicas
+        )
+        self.lease_secs: float = check_positive("lease_secs", lease_secs)
+        self.start_secs: float = check_positive("start_secs", start_secs)
+        self.reject_nonfinite: bool = bool(reject_nonfinite)
+        self.spares: bool = bool(spares)
         self.flush_last: bool = bool(flush_last)
         self._rounds = self._make_rounds()
 

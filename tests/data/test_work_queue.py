@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 import tf_syncrep as tfs
-from tf_syncrep.python.data.work_queue import naming_items
+from tf_syncrep.python.data import work_queue
 
 tf1 = tf.compat.v1
 PROGRAM = pathlib.Path(__file__).with_name("work_queue_program.py")
@@ -93,6 +93,10 @@ def test_saved_queue_goes_on_in_another_one():
         tfs.data.WorkQueue(10, shuffle=True).restore(queue.save())
 
 
+def test_state_ends_with_the_items_that_wait():
+    assert len(tfs.data.WorkQueue(2).save()) == work_queue._ITEMS_OF_STATE
+
+
 def test_queues_of_one_name_and_of_a_state_have_the_same_items_in_the_same_order():
     files = ["a", "b", "c"]
     queue = tfs.data.WorkQueue(files, name="of files")
@@ -154,7 +158,7 @@ def test_error_of_a_garbled_line_names_the_files_that_were_being_read(
         pathlib.Path(file).write_text("1\n" * 100 + garbled + "1\n" * 100)
     queue = tfs.data.WorkQueue(files)
 
-    @naming_items()
+    @work_queue.naming_items()
     def read():
         lines = queue.dataset(tf.data.TextLineDataset, num_readers)
         lists(lines.map(lambda line: tf.strings.to_number(line, tf.int64)))

@@ -6,6 +6,7 @@ import types
 
 import pytest
 import tensorflow as tf
+import waiting
 
 from tf_syncrep.python.keras import cluster
 from tf_syncrep.python.keras.sync_replicas import updater as updaters
@@ -97,9 +98,7 @@ def test_error_of_a_thread_left_behind_is_none_of_the_next_training(
 
     def open_while_the_other_fails(step):
         answer.set()
-        deadline = time.monotonic() + 20
-        while first.error is None and time.monotonic() < deadline:
-            time.sleep(0.01)
+        waiting.until(lambda: first.error is not None)
         return open_gate(step)
 
     monkeypatch.setattr(rounds, "_open_fn", open_while_the_other_fails)
@@ -131,10 +130,8 @@ def hangs_until_said(patch, caplog, answer):
     patch.setattr(said_waits, "_SECS", 0.01)
 
     def hang(*_):
-        deadline = time.monotonic() + 20
-        while "waits for parameter servers, for 0 s. Nobody answers" not in caplog.text:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        said = "waits for parameter servers, for 0 s. Nobody answers"
+        waiting.until(lambda: said in caplog.text, lambda: caplog.text)
         caplog.clear()
         return answer
 

@@ -4,19 +4,21 @@
 #define TF_SYNCREP_CC_KERNELS_CALL_OP_H_
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tf_syncrep/cc/tf/scalar_input.h"
 
 namespace tf_syncrep {
 
-// Finds the resource of the op's input "handle".
+// Finds the resource of the op's input `name`.
 template <typename Resource>
 absl::Status LookupHandle(tensorflow::OpKernelContext* ctx,
-                          tensorflow::core::RefCountPtr<Resource>* resource) {
-  TF_RETURN_IF_ERROR(CheckScalarInput(ctx, "handle"));
+                          tensorflow::core::RefCountPtr<Resource>* resource,
+                          absl::string_view name = "handle") {
+  TF_RETURN_IF_ERROR(CheckScalarInput(ctx, name));
   const tensorflow::Tensor* handle;
-  TF_RETURN_IF_ERROR(ctx->input("handle", &handle));
+  TF_RETURN_IF_ERROR(ctx->input(name, &handle));
   return tensorflow::LookupResource(
       ctx, handle->scalar<tensorflow::ResourceHandle>()(), resource);
 }

@@ -15,6 +15,7 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
+#include "tf_syncrep/cc/kernels/call_op.h"
 #include "tf_syncrep/cc/kernels/table_index_resource.h"
 #include "tf_syncrep/cc/kernels/table_part.h"
 #include "tf_syncrep/cc/kernels/table_request.h"
@@ -111,7 +112,7 @@ class TableFindOp final : public OpKernel {
 
   void Compute(OpKernelContext* ctx) override {
     tensorflow::core::RefCountPtr<TableIndexResource> index;
-    OP_REQUIRES_OK(ctx, LookupTableIndex(ctx, &index));
+    OP_REQUIRES_OK(ctx, LookupHandle(ctx, &index, "index"));
     TableRequest request;
     OP_REQUIRES_OK(ctx, request.Read(ctx->input(4), index->num_tables()));
     TablePart part(index.get(), /*keys=*/2, /*uses=*/3,
@@ -243,7 +244,7 @@ class TableImportOp final : public OpKernel {
 
   void Compute(OpKernelContext* ctx) override {
     tensorflow::core::RefCountPtr<TableIndexResource> index;
-    OP_REQUIRES_OK(ctx, LookupTableIndex(ctx, &index));
+    OP_REQUIRES_OK(ctx, LookupHandle(ctx, &index, "index"));
     OP_REQUIRES_OK(ctx, CheckTable(*index, table_));
     const std::string& name = index->options()[table_].name;
     const int64_t size = ctx->input(4).NumElements();

@@ -14,6 +14,7 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
+#include "tf_syncrep/cc/kernels/call_op.h"
 #include "tf_syncrep/cc/kernels/table_index_resource.h"
 #include "tf_syncrep/cc/kernels/table_part.h"
 #include "tf_syncrep/cc/kernels/table_request.h"
@@ -52,7 +53,7 @@ class TableGradientOp final : public OpKernel {
 
   void Compute(OpKernelContext* ctx) override {
     tensorflow::core::RefCountPtr<TableIndexResource> index;
-    OP_REQUIRES_OK(ctx, LookupTableIndex(ctx, &index));
+    OP_REQUIRES_OK(ctx, LookupHandle(ctx, &index, "index"));
     TableRequest request;
     OP_REQUIRES_OK(ctx, request.Read(ctx->input(3), index->num_tables()));
     const int64_t num_keys = request.num_keys();
@@ -178,7 +179,7 @@ class TableExportOp final : public OpKernel {
 
   void Compute(OpKernelContext* ctx) override {
     tensorflow::core::RefCountPtr<TableIndexResource> index;
-    OP_REQUIRES_OK(ctx, LookupTableIndex(ctx, &index));
+    OP_REQUIRES_OK(ctx, LookupHandle(ctx, &index, "index"));
     OP_REQUIRES_OK(ctx, CheckTable(*index, table_));
     TablePart part(index.get(), /*keys=*/1, /*uses=*/2, Access::kRead);
     OP_REQUIRES_OK(ctx, part.Lock(ctx));

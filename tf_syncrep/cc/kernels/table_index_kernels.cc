@@ -15,6 +15,7 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
+#include "tf_syncrep/cc/kernels/call_op.h"
 #include "tf_syncrep/cc/kernels/counted_resource_op.h"
 #include "tf_syncrep/cc/kernels/table_index_resource.h"
 #include "tf_syncrep/cc/lib/table/admission_sketch.h"
@@ -189,7 +190,7 @@ class TableStatsOp final : public OpKernel {
 
   void Compute(OpKernelContext* ctx) override {
     tensorflow::core::RefCountPtr<TableIndexResource> index;
-    OP_REQUIRES_OK(ctx, LookupTableIndex(ctx, &index));
+    OP_REQUIRES_OK(ctx, LookupHandle(ctx, &index, "index"));
     constexpr int64_t kNumStats = 8;
     Tensor* stats;
     OP_REQUIRES_OK(

@@ -3,7 +3,6 @@
 #include "absl/strings/str_cat.h"
 #include "tf_syncrep/cc/lib/table/table_columns.h"
 #include "tf_syncrep/cc/tf/out_of_memory.h"
-#include "tf_syncrep/cc/tf/scalar_input.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
@@ -58,14 +57,6 @@ absl::Status TableIndexResource::BuildFrom(const Tensor& keys,
 void TableIndexResource::HoldColumns(const Tensor& keys, const Tensor& uses) {
   keys_ = keys;
   uses_ = uses;
-}
-
-absl::Status LookupTableIndex(
-    tensorflow::OpKernelContext* ctx,
-    tensorflow::core::RefCountPtr<TableIndexResource>* index) {
-  TF_RETURN_IF_ERROR(CheckScalarInput(ctx, "index"));
-  return tensorflow::LookupResource(ctx, tensorflow::HandleFromInput(ctx, 0),
-                                    index);
 }
 
 absl::Status CheckTable(const TableIndexResource& index, int64_t table) {

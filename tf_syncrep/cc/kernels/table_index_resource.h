@@ -45,11 +45,6 @@ class TableIndexResource final : public tensorflow::ResourceBase,
   tensorflow::Tensor uses_;
 };
 
-// Finds the resource of an op's input "index", which is its first input.
-absl::Status LookupTableIndex(
-    tensorflow::OpKernelContext* ctx,
-    tensorflow::core::RefCountPtr<TableIndexResource>* index);
-
 // Returns InvalidArgument if no table of the index has this number, which is at
 // least 0.
 absl::Status CheckTable(const TableIndexResource& index, int64_t table);

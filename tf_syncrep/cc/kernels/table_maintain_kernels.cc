@@ -14,6 +14,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/types.h"
+#include "tf_syncrep/cc/kernels/call_op.h"
 #include "tf_syncrep/cc/kernels/table_index_resource.h"
 #include "tf_syncrep/cc/kernels/table_part.h"
 #include "tf_syncrep/cc/kernels/table_slots.h"
@@ -68,7 +69,7 @@ class TableMaintainOp final : public OpKernel {
   void Compute(OpKernelContext* ctx) override {
     tensorflow::core::RefCountPtr<TableIndexResource> index;
     int64_t step;
-    OP_REQUIRES_OK(ctx, LookupTableIndex(ctx, &index));
+    OP_REQUIRES_OK(ctx, LookupHandle(ctx, &index, "index"));
     OP_REQUIRES_OK(ctx, ScalarInput(ctx, "step", &step));
     OP_REQUIRES(ctx, step >= 0 && step <= std::numeric_limits<int32_t>::max(),
                 absl::InvalidArgumentError(

@@ -10,6 +10,7 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
+#include "tf_syncrep/cc/kernels/call_op.h"
 #include "tf_syncrep/cc/kernels/table_index_resource.h"
 #include "tf_syncrep/cc/kernels/table_part.h"
 #include "tf_syncrep/cc/kernels/table_slots.h"
@@ -43,7 +44,7 @@ class TableReleaseOp final : public OpKernel {
 
   void Compute(OpKernelContext* ctx) override {
     tensorflow::core::RefCountPtr<TableIndexResource> index;
-    OP_REQUIRES_OK(ctx, LookupTableIndex(ctx, &index));
+    OP_REQUIRES_OK(ctx, LookupHandle(ctx, &index, "index"));
     OP_REQUIRES_OK(ctx, CheckTable(*index, table_));
     const tensorflow::Tensor& input = ctx->input(4);
     OP_REQUIRES(ctx, input.dims() == 1,

@@ -37,6 +37,9 @@ def queues_used() -> Iterator[list[WorkQueue]]:
         _collections.pop()
 
 
+# After so many numbers a state has pairs: the epoch and the number of each item that
+# waits.
+_ITEMS_OF_STATE = 13
 # An error names at most so many items.
 _NAMED_ITEMS = 16
 
@@ -257,9 +260,7 @@ class WorkQueue:
         stats = self.stats()
         if resume and stats["limit"] != work_queue_ops.NO_LIMIT:
             return stats["limit"]
-        # A state ends with the waiting items, pairs of an epoch and an item.
-        state = self.save().tolist()
-        waiting = state[len(state) - 2 * stats["waiting_items"] :: 2]
+        waiting = self.save()[_ITEMS_OF_STATE::2].tolist()
         epoch = min([stats["epoch"], *waiting])
         if epoch == self._options["num_epochs"] != 0:
             return None

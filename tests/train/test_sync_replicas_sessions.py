@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import tf_syncrep as tfs
 from tf_syncrep.python.ops import sync_gate_ops
-from tf_syncrep.python.train.sync_replicas import client
+from tf_syncrep.python.train.sync_replicas import client, departures
 
 tf1 = tf.compat.v1
 
@@ -293,7 +293,12 @@ def _is_live(replica, session):
     return worker["live"]
 
 
-def test_replica_leaves_when_the_last_session_in_which_it_trains_is_closed():
+@pytest.mark.parametrize(
+    "closing",
+    [contextlib.nullcontext(), departures._lock],
+    ids=["by hand", "by the garbage collector while the lock is held"],
+)
+def test_replica_leaves_when_the_last_session_in_which_it_trains_is_closed(closing):
     server = tf1.train.Server.create_local_server()
     replica = twin.Replica()
     watching = twin.Replica()  # another graph, with the same gate
@@ -303,7 +308,8 @@ def test_replica_leaves_when_the_last_session_in_which_it_trains_is_closed():
         first.run(replica.optimizer.chief_init_op)
         second.close()
         assert _is_live(watching, watcher)
-        first.close()
+        with closing:
+            first.close()
         assert not _is_live(watching, watcher)
 
 

@@ -191,7 +191,8 @@ class _Stay:
 
 
 # Guards all mutable state here. The garbage collector closes sessions in any thread,
-# also in one that holds the lock.
+# also in one that holds the lock. That thread waits for another one's session, which
+# tells the gate: a session of a graph that is not watched is made and closed without it.
 _lock = threading.RLock()
 _of_graph: weakref.WeakKeyDictionary[tf.Graph, list[Departures]] = (
     weakref.WeakKeyDictionary()
@@ -227,8 +228,11 @@ def _notice_sessions(kind: Any) -> None:
     @functools.wraps(init)
     def noticed_init(self, *args, **kwargs):
         init(self, *args, **kwargs)
+        watching = _of_graph.get(self.graph)
+        if watching is None:
+            return
         with _lock:
-            for departures in _of_graph.get(self.graph, ()):
+            for departures in watching:
                 stay = departures._stay(self)
                 stay.sessions.add(id(self))
                 stay.set_due(True)
@@ -239,8 +243,7 @@ def _notice_sessions(kind: Any) -> None:
         try:
             close(self)
         finally:
-            with _lock:
-                stays = _stays_of_session.pop(id(self), [])
+            stays = _stays_of_session.pop(id(self), [])
             is_failure = sys.exc_info()[0] is not None
             for stay in stays:
                 stay.session_ends(id(self), is_failure)

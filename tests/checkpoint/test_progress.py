@@ -4,6 +4,7 @@ import copy
 import threading
 
 import pytest
+import tensorflow as tf
 from output_lines import DEADLINE_SECS
 from waiting import until
 
@@ -93,3 +94,16 @@ def test_training_waits_for_its_last_note_only_so_long_and_says_so(
     progress = Progress(hanging)
     progress.end(9)
     assert f"{hanging.path} has not answered for 0.1 s" in caplog.text
+
+
+def test_progress_is_read_while_another_one_replaces_it(tmp_path, monkeypatch):
+    directory = Directory(tmp_path)
+    directory.note_progress({"steps": 1000})
+    size = tf.io.gfile.GFile.size
+
+    def replaced(file):
+        directory.note_progress({"steps": 1})
+        return size(file)
+
+    monkeypatch.setattr(tf.io.gfile.GFile, "size", replaced)
+    assert directory.progress() == {"steps": 1000}

@@ -27,6 +27,7 @@ from absl import logging
 
 _FORMAT = 1
 _PROGRESS = "progress.json"
+_MOST_OF_PROGRESS = 1 << 20
 _TRIAL = "Checkpoints can be written here."
 _TRIAL_SECS = 5.0
 # What files of a checkpoint are called; the last two while they are being written.
@@ -272,7 +273,9 @@ class Directory:
         """Returns the last note, or an empty dict if it cannot be read."""
         try:
             with tf.io.gfile.GFile(os.path.join(self.path, _PROGRESS)) as file:
-                found = json.loads(file.read())
+                # Without a number it would read as much as the file has that may
+                # have replaced this one meanwhile.
+                found = json.loads(file.read(_MOST_OF_PROGRESS))
         except (tf.errors.OpError, ValueError):
             return {}
         return found if isinstance(found, dict) else {}

@@ -150,6 +150,12 @@ def test_wait_for_servers_that_hang_says_so(call, rounds, monkeypatch, caplog):
     rounds.finish(flush=True)
 
 
+def test_epoch_that_waits_for_servers_that_hang_says_so(rounds, monkeypatch, caplog):
+    hang = hangs_until_said(monkeypatch, caplog, rounds._ops.stats())
+    monkeypatch.setattr(rounds._ops, "stats", hang)
+    rounds.begin_epoch(0)
+
+
 def test_request_that_waits_for_servers_that_hang_says_so(rounds, monkeypatch, caplog):
     begun = threading.Event()
     hang = hangs_until_said(monkeypatch, caplog, None)

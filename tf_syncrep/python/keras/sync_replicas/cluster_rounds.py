@@ -105,7 +105,8 @@ class ClusterRounds(Updater):
 
     def stats(self) -> dict[str, Any]:
         """Reads the gate's counters."""
-        return gate_stats.to_dict(*(x.numpy() for x in self._ops.stats()))
+        with self._said():
+            return gate_stats.to_dict(*(x.numpy() for x in self._ops.stats()))
 
     def _own_stats(self) -> dict[str, Any]:
         """Returns the gate's counters, read apart from the steps of other threads."""

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <future>
 #include <random>
 #include <thread>
 #include <vector>
@@ -17,6 +19,7 @@ namespace tf_syncrep {
 namespace {
 
 constexpr int64_t kNoBound = int64_t{1} << 40;
+constexpr std::chrono::seconds kDeadline(20);
 
 bool Never() { return false; }
 
@@ -216,6 +219,37 @@ TEST(RowSnapshotTest, WhatIsAbandonedKeepsNothing) {
   EXPECT_TRUE(kept.WaitForRoom(16, Never));
 }
 
+TEST(RowSnapshotTest, WritersOfDistantRowsDoNotWaitForEachOther) {
+  Arrays arrays(10000);
+  KeptBytes kept(kNoBound, KeptBytes::Seconds(60));
+  RowSnapshot snapshot(10000, Arrays::RowBytes(), &kept);
+  const auto keep = [&](int64_t row) {
+    return std::async(std::launch::async,
+                      [&, row] { snapshot.Keep(arrays.Data(), &row, 0, 1); });
+  };
+  Mutex& updating = RowLocks::Global().Of(arrays.table.data(), 0);
+  int64_t distant = 9999;
+  while (&RowLocks::Global().Of(arrays.table.data(), distant) == &updating) {
+    --distant;
+  }
+  std::future<void> waits;
+  std::future<void> passes;
+  {
+    const MutexLock lock(updating);
+    waits = keep(0);
+    // It has room then, and waits for the row.
+    const auto deadline = std::chrono::steady_clock::now() + kDeadline;
+    while (kept.peak() == 0) {
+      ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+      std::this_thread::yield();
+    }
+    passes = keep(distant);
+    EXPECT_EQ(passes.wait_for(kDeadline), std::future_status::ready);
+    EXPECT_EQ(waits.wait_for(std::chrono::seconds(0)),
+              std::future_status::timeout);
+  }
+}
+
 TEST(RowSnapshotTest, WritersAndAReaderAtOnce) {
   constexpr int64_t kRows = 50000;
   Arrays arrays(kRows);
@@ -223,8 +257,8 @@ TEST(RowSnapshotTest, WritersAndAReaderAtOnce) {
   KeptBytes kept(1 << 14, KeptBytes::Seconds(600));
   RowSnapshot snapshot(kRows, Arrays::RowBytes(), &kept);
   std::atomic<bool> over{false};
-  std::thread writer([&] {
-    std::mt19937 random(1);
+  const auto write = [&](int seed) {
+    std::mt19937 random(seed);
     while (!over) {
       std::vector<int64_t> rows(500);
       for (int64_t& row : rows) {
@@ -240,12 +274,15 @@ TEST(RowSnapshotTest, WritersAndAReaderAtOnce) {
         arrays.Overwrite(row, 1);
       }
     }
-  });
+  };
+  std::thread one(write, 1);
+  std::thread other(write, 2);
   ReadRows read(kRows);
   read.All(&snapshot, arrays);
   over = true;
   kept.Close();
-  writer.join();
+  one.join();
+  other.join();
   EXPECT_EQ(read.table, before.table);
   EXPECT_EQ(read.slot, before.slot);
   EXPECT_LE(kept.peak(), 1 << 14);

@@ -28,7 +28,7 @@ constexpr int64_t kMostBlockBytes = 64 << 10;
 // The overhead of an allocation.
 constexpr int64_t kAllocationBytes = 16;
 
-// How many bytes one call keeps at most, since it locks out the reader.
+// How many bytes one call keeps at most, since its caller has locks.
 constexpr int64_t kKeepAtOnce = 4 << 20;
 
 // When a row of a table that grows was used last, and how often it was: not at
@@ -84,15 +84,26 @@ int64_t RowSnapshot::BlockBytes(int64_t num_rows) const {
 template <typename Row>
 int64_t RowSnapshot::Keep(const std::vector<const char*>& data, const Row* rows,
                           int64_t begin, int64_t end) {
-  const MutexLock lock(mu_);
-  int64_t i = rows == nullptr ? std::max(begin, next_) : begin;
+  int64_t i = rows == nullptr ? std::max(begin, next_.load()) : begin;
   for (int64_t bytes = 0; i < end && bytes < kKeepAtOnce; ++i) {
     const int64_t row = rows == nullptr ? i : ReadOnce(&rows[i]);
-    if (row >= next_ && row < num_rows_ && !IsKept(row)) {
-      if (!KeepRow(data, row)) {
-        break;
+    if (row < next_ || row >= num_rows_) {
+      continue;
+    }
+    Kept kept = Kept::kYes;
+    {
+      const MutexLock lock(MutexOf(row / kRangeRows));
+      if (row >= next_ && !IsKept(row)) {
+        kept = KeepRow(data, row);
+        bytes += all_row_bytes_;
       }
-      bytes += all_row_bytes_;
+    }
+    if (kept == Kept::kNoRoom) {
+      break;
+    }
+    if (kept == Kept::kNoMemory) {
+      kept_bytes_->GiveUp(KeptBytes::Reason::kOutOfMemory);
+      Abandon();
     }
   }
   return std::max(i, begin);
@@ -108,14 +119,14 @@ bool RowSnapshot::IsKept(int64_t row) const {
   return range != nullptr && range->is_kept[row % kRangeRows];
 }
 
-bool RowSnapshot::KeepRow(const std::vector<const char*>& data, int64_t row) {
+RowSnapshot::Kept RowSnapshot::KeepRow(const std::vector<const char*>& data,
+                                       int64_t row) {
   std::unique_ptr<Range>& range = kept_[row / kRangeRows];
   if (range == nullptr) {
     range.reset(new (std::nothrow) Range);
   }
   if (range == nullptr) {
-    GiveUp();
-    return true;
+    return Kept::kNoMemory;
   }
   std::unique_ptr<Block>& newest = range->newest;
   if (newest == nullptr || newest->size == newest->num_rows) {
@@ -123,14 +134,13 @@ bool RowSnapshot::KeepRow(const std::vector<const char*>& data, int64_t row) {
         std::min(newest == nullptr ? kFewestBlockRows : 2 * newest->num_rows,
                  most_block_rows_);
     if (!kept_bytes_->TryAdd(BlockBytes(num_rows))) {
-      return false;
+      return Kept::kNoRoom;
     }
     std::unique_ptr<Block> block(new (std::nothrow) Block);
     if (block == nullptr || !block->rows.Allocate(num_rows) ||
         !block->copies.Allocate(num_rows * all_row_bytes_)) {
       kept_bytes_->Free(BlockBytes(num_rows));
-      GiveUp();
-      return true;
+      return Kept::kNoMemory;
     }
     block->num_rows = num_rows;
     block->older = std::move(newest);
@@ -144,12 +154,7 @@ bool RowSnapshot::KeepRow(const std::vector<const char*>& data, int64_t row) {
   }
   newest->rows[newest->size++] = static_cast<int32_t>(row % kRangeRows);
   range->is_kept[row % kRangeRows] = true;
-  return true;
-}
-
-void RowSnapshot::GiveUp() {
-  kept_bytes_->GiveUp(KeptBytes::Reason::kOutOfMemory);
-  AbandonLocked();
+  return Kept::kYes;
 }
 
 void RowSnapshot::CopyRow(const std::vector<const char*>& data, int64_t row,
@@ -169,61 +174,70 @@ void RowSnapshot::CopyRow(const std::vector<const char*>& data, int64_t row,
   }
 }
 
+void RowSnapshot::CopyKept(int64_t begin, int64_t end,
+                           const std::vector<char*>& out, int64_t to) const {
+  const int64_t range = begin / kRangeRows;
+  if (kept_[range] == nullptr) {
+    return;
+  }
+  for (const Block* block = kept_[range]->newest.get(); block != nullptr;
+       block = block->older.get()) {
+    const char* copy = block->copies.data();
+    for (int64_t i = 0; i < block->size; ++i) {
+      const int64_t row = range * kRangeRows + block->rows[i];
+      const bool wanted = row >= begin && row < end;
+      for (size_t k = 0; k < row_bytes_.size(); ++k) {
+        if (wanted) {
+          std::memcpy(out[k] + (to + row - begin) * row_bytes_[k], copy,
+                      row_bytes_[k]);
+        }
+        copy += row_bytes_[k];
+      }
+    }
+  }
+}
+
 int64_t RowSnapshot::SkipFree(const std::vector<const char*>& data, int64_t num,
                               int64_t uses) {
-  const MutexLock lock(mu_);
   const int64_t begin = next_;
   const int64_t end = std::min(begin + num, num_rows_);
   int64_t row = begin;
-  while (row < end && ReadUse(data[uses], row).count == 0 && !IsKept(row)) {
-    ++row;
+  for (bool is_free = true; is_free && row < end;) {
+    const int64_t first = row;
+    const int64_t last = std::min(end, (row / kRangeRows + 1) * kRangeRows);
+    const MutexLock lock(MutexOf(row / kRangeRows));
+    while (row < last && ReadUse(data[uses], row).count == 0 && !IsKept(row)) {
+      ++row;
+    }
+    Pass(first, row);
+    is_free = row == last;
   }
-  ReadUntil(row);
   return row - begin;
 }
 
 void RowSnapshot::Read(const std::vector<const char*>& data, int64_t num,
                        int64_t uses, const std::vector<char*>& out) {
-  const MutexLock lock(mu_);
   const int64_t begin = next_;
   const int64_t end = std::min(begin + num, num_rows_);
-  for (int64_t row = begin; row < end; ++row) {
-    if (!IsKept(row)) {
-      CopyRow(data, row, uses, out, row - begin);
-    }
-  }
-  for (int64_t range = begin / kRangeRows; range * kRangeRows < end; ++range) {
-    if (kept_[range] == nullptr) {
-      continue;
-    }
-    for (const Block* block = kept_[range]->newest.get(); block != nullptr;
-         block = block->older.get()) {
-      const char* copy = block->copies.data();
-      for (int64_t i = 0; i < block->size; ++i) {
-        const int64_t row = range * kRangeRows + block->rows[i];
-        const bool wanted = row >= begin && row < end;
-        for (size_t k = 0; k < row_bytes_.size(); ++k) {
-          if (wanted) {
-            std::memcpy(out[k] + (row - begin) * row_bytes_[k], copy,
-                        row_bytes_[k]);
-          }
-          copy += row_bytes_[k];
-        }
+  for (int64_t first = begin; first < end;) {
+    const int64_t last = std::min(end, (first / kRangeRows + 1) * kRangeRows);
+    const MutexLock lock(MutexOf(first / kRangeRows));
+    for (int64_t row = first; row < last; ++row) {
+      if (!IsKept(row)) {
+        CopyRow(data, row, uses, out, row - begin);
       }
     }
+    CopyKept(first, last, out, first - begin);
+    Pass(first, last);
+    first = last;
   }
-  ReadUntil(end);
 }
 
-void RowSnapshot::ReadUntil(int64_t end) {
-  // A range is freed when its last row has been read.
-  for (int64_t range = next_ / kRangeRows;
-       range * kRangeRows < end &&
-       std::min((range + 1) * kRangeRows, num_rows_) <= end;
-       ++range) {
-    FreeRange(range);
+void RowSnapshot::Pass(int64_t begin, int64_t end) {
+  if (end > begin && (end % kRangeRows == 0 || end == num_rows_)) {
+    FreeRange(begin / kRangeRows);
   }
-  next_ = end;
+  next_.compare_exchange_strong(begin, end);
   kept_bytes_->Progress();
 }
 
@@ -243,21 +257,14 @@ void RowSnapshot::FreeRange(int64_t range) {
   }
 }
 
-bool RowSnapshot::IsRead() const {
-  const MutexLock lock(mu_);
-  return next_ >= num_rows_;
-}
+bool RowSnapshot::IsRead() const { return next_ >= num_rows_; }
 
 void RowSnapshot::Abandon() {
-  const MutexLock lock(mu_);
-  AbandonLocked();
-}
-
-void RowSnapshot::AbandonLocked() {
+  next_ = num_rows_;
   for (size_t range = 0; range < kept_.size(); ++range) {
+    const MutexLock lock(MutexOf(static_cast<int64_t>(range)));
     FreeRange(static_cast<int64_t>(range));
   }
-  next_ = num_rows_;
 }
 
 }  // namespace tf_syncrep

@@ -4,6 +4,8 @@
 #ifndef TF_SYNCREP_CC_LIB_ROWS_ROW_SNAPSHOT_H_
 #define TF_SYNCREP_CC_LIB_ROWS_ROW_SNAPSHOT_H_
 
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -22,10 +24,11 @@ namespace tf_syncrep {
 //
 // Rows whose writers announce nothing are read with their values at that time.
 //
-// Thread-safe. For each call that gets their `data`, the caller holds the locks
-// of the arrays, shared. A row is copied under its stripe of RowLocks.
-// AdamAsync takes that as well, so that an update of single rows, which also
-// holds only a shared lock, does not tear the copy.
+// Thread-safe; writers that keep rows of different ranges do not wait for each
+// other, nor for the reader of another one. For each call that gets their
+// `data`, the caller holds the locks of the arrays, shared. A row is copied
+// under its stripe of RowLocks. AdamAsync takes that as well, so that an update
+// of single rows, which also holds only a shared lock, does not tear the copy.
 class RowSnapshot {
  public:
   // `row_bytes` has an entry for each array. `kept` must outlive the snapshot.
@@ -61,7 +64,8 @@ class RowSnapshot {
                    int64_t uses);
 
   // Copies the next `num` rows, as they were, to `out`, which has one array for
-  // each. In a table that grows, array number `uses` says which rows are in
+  // each. If the snapshot is given up meanwhile, they may be newer. In a table
+  // that grows, array number `uses` says which rows are in
   // use. If a row is neither in use nor kept, only this array is copied: the
   // other arrays may be memory that was never touched, and are not read.
   // `uses` is -1 for other tables.
@@ -83,29 +87,43 @@ class RowSnapshot {
   // The memory that a block takes.
   int64_t BlockBytes(int64_t num_rows) const;
 
-  // Returns false, and has changed nothing, if there is no room.
-  bool KeepRow(const std::vector<const char*>& data, int64_t row)
-      TF_SYNCREP_REQUIRES(mu_);
+  // Ranges are locked by stripes, each with a cache line of its own. Whoever
+  // holds one waits for no other; of other locks only for those of rows and of
+  // KeptBytes.
+  static constexpr int64_t kNumStripes = 64;
+  struct alignas(64) Stripe {
+    Mutex mu;
+  };
+  Mutex& MutexOf(int64_t range) { return stripes_[range % kNumStripes].mu; }
+
+  // These need the mutex of the range, which is the row's for those of a row:
+  enum class Kept { kYes, kNoRoom, kNoMemory };
+  // Unless it returns kYes, nothing has changed.
+  Kept KeepRow(const std::vector<const char*>& data, int64_t row);
+  bool IsKept(int64_t row) const;
   void CopyRow(const std::vector<const char*>& data, int64_t row, int64_t uses,
                const std::vector<char*>& out, int64_t to) const;
-  bool IsKept(int64_t row) const TF_SYNCREP_REQUIRES(mu_);
-  // Notes that all rows before `end` were read, and frees their copies.
-  void ReadUntil(int64_t end) TF_SYNCREP_REQUIRES(mu_);
-  void FreeRange(int64_t range) TF_SYNCREP_REQUIRES(mu_);
-  void AbandonLocked() TF_SYNCREP_REQUIRES(mu_);
-  // The same, since there is no memory to keep a row.
-  void GiveUp() TF_SYNCREP_REQUIRES(mu_);
+  // Copies what is kept of the range from row `begin` to row `end`, `to` rows
+  // behind the beginning of `out`.
+  void CopyKept(int64_t begin, int64_t end, const std::vector<char*>& out,
+                int64_t to) const;
+  // Notes that the rows from `begin` to `end`, of one range, were read, and
+  // frees the range's copies if they are its last ones.
+  void Pass(int64_t begin, int64_t end);
+  void FreeRange(int64_t range);
 
   const int64_t num_rows_;
   const std::vector<int64_t> row_bytes_;
   const int64_t all_row_bytes_;
   const int64_t most_block_rows_;
   KeptBytes* const kept_bytes_;
-  mutable Mutex mu_;
-  // The first row that was not read yet.
-  int64_t next_ TF_SYNCREP_GUARDED_BY(mu_) = 0;
+  std::array<Stripe, kNumStripes> stripes_;
+  // The first row that was not read yet. The reader passes a row while it has
+  // the mutex of its range, so for the rows of a range that one guards it. It
+  // becomes num_rows_ at any time when the snapshot is given up, and stays so.
+  std::atomic<int64_t> next_{0};
   // Null for ranges of which nothing is kept.
-  std::vector<std::unique_ptr<Range>> kept_ TF_SYNCREP_GUARDED_BY(mu_);
+  std::vector<std::unique_ptr<Range>> kept_;
 };
 
 }  // namespace tf_syncrep

@@ -273,7 +273,7 @@ TEST(DynamicTableTest, KeepsKeysApartWhoseHashesAreAlike) {
   // table.
   std::vector<int64_t> keys;
   for (int64_t key = 0; keys.size() < 60; ++key) {
-    if (KeyStripe(HashKey(key)) == 5 && KeyTag(HashKey(key)) == 7) {
+    if (KeyBucket(HashKey(key), 64) == 1 && KeyTag(HashKey(key)) == 7) {
       keys.push_back(key);
     }
   }
@@ -537,18 +537,20 @@ TEST(DynamicTableTest, ARowTakesLessThanTwelveBytes) {
 
 // Threads look up, add and evict at the same time. No key may have two rows, no
 // row two keys, and the keys that remain must be found.
-TEST(DynamicTableTest, SixteenThreadsLoseNothing) {
+class DynamicTableThreadsTest : public testing::TestWithParam<int64_t> {};
+
+TEST_P(DynamicTableThreadsTest, SixteenLoseNothing) {
   constexpr int kThreads = 16;
-  constexpr int64_t kCapacity = 4000;
-  constexpr int64_t kKeys = 6000;
-  TestTable table(kCapacity);
+  const int64_t capacity = GetParam();
+  const int64_t num_keys = capacity * 3 / 2;
+  TestTable table(capacity);
   std::atomic<int> num_running{kThreads - 1};
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads - 1; ++t) {
     threads.emplace_back([&, t] {
       std::mt19937_64 random(t);
       for (int i = 0; i < 200; ++i) {
-        const std::vector<int64_t> keys = DrawKeys(random, 300, kKeys);
+        const std::vector<int64_t> keys = DrawKeys(random, 300, num_keys);
         if (t % 3 == 0) {
           table.Find(keys);
         } else {
@@ -570,7 +572,7 @@ TEST(DynamicTableTest, SixteenThreadsLoseNothing) {
   }
   std::vector<int64_t> keys;
   std::vector<int32_t> rows;
-  for (int64_t row = 0; row < kCapacity; ++row) {
+  for (int64_t row = 0; row < capacity; ++row) {
     if (table.use(row).is_in_use()) {
       keys.push_back(table.keys()[row]);
       rows.push_back(static_cast<int32_t>(row));
@@ -583,13 +585,17 @@ TEST(DynamicTableTest, SixteenThreadsLoseNothing) {
   EXPECT_EQ(counts.admitted - counts.evicted, counts.in_use);
   // All other rows can still be used: none was lost.
   table.Maintain(0, 0, Order::kNone);
-  std::vector<int64_t> others(kCapacity);
-  for (int64_t i = 0; i < kCapacity; ++i) {
+  std::vector<int64_t> others(capacity);
+  for (int64_t i = 0; i < capacity; ++i) {
     others[i] = (int64_t{1} << 50) + i;
   }
   table.Use(others, 0);
-  EXPECT_EQ(table.table().counts().in_use, kCapacity);
+  EXPECT_EQ(table.table().counts().in_use, capacity);
 }
+
+// Of one stripe, and of so many that a call has few keys for each.
+INSTANTIATE_TEST_SUITE_P(Capacities, DynamicTableThreadsTest,
+                         testing::Values(4000, 300000));
 
 }  // namespace
 }  // namespace tf_syncrep

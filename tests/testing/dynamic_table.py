@@ -9,7 +9,8 @@ import math
 import numpy as np
 
 _MASK = (1 << 64) - 1
-_STRIPES = 64
+_MOST_STRIPE_BITS = 6
+_STRIPE_ROWS = 4096
 
 
 def hash_key(key):
@@ -104,16 +105,19 @@ class _Sketch:
     """Counts keys as the library does, its errors included."""
 
     def __init__(self, capacity, min_count):
+        bits = max(0, (capacity // _STRIPE_ROWS).bit_length() - 1)
+        self._stripe_bits = min(bits, _MOST_STRIPE_BITS)
+        stripes = 1 << self._stripe_bits
         lines = 1
-        while lines * 64 < max(capacity * 2 // _STRIPES // 2, 1024):
+        while lines * 64 < max(capacity * 2 // 2, 65536) // stripes:
             lines *= 2
-        self._counters = np.zeros([_STRIPES, lines, 4, 16], np.int64)
+        self._counters = np.zeros([stripes, lines, 4, 16], np.int64)
         self._halves_every = 8 * min_count
-        self._counted = [-lines * self._halves_every] * _STRIPES
+        self._counted = [-lines * self._halves_every] * stripes
 
     def add(self, key):
         bits = hash_key(key)
-        stripe = bits >> 58
+        stripe = bits >> (64 - self._stripe_bits)
         mixed = ((bits >> 10 & 0xFFFFFFFF) * 0x9E3779B97F4A7C15) & _MASK
         lines = self._counters[stripe]
         line = lines[(mixed >> 32) & (len(lines) - 1)]

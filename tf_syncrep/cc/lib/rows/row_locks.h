@@ -3,9 +3,9 @@
 #ifndef TF_SYNCREP_CC_LIB_ROWS_ROW_LOCKS_H_
 #define TF_SYNCREP_CC_LIB_ROWS_ROW_LOCKS_H_
 
-#include <algorithm>
 #include <cstdint>
 
+#include "tf_syncrep/cc/lib/held_mutexes.h"
 #include "tf_syncrep/cc/lib/mutex.h"
 #include "tf_syncrep/cc/lib/rows/row_hash.h"
 
@@ -43,38 +43,20 @@ class RowLocks {
 // Holds the stripes of some rows of one table during its lifetime.
 class LockedRows {
  public:
-  static constexpr int64_t kMaxStripes = 8;
+  static constexpr int kMaxStripes = 8;
 
   explicit LockedRows(const void* table) : table_(table) {}
-  ~LockedRows() TF_SYNCREP_UNCHECKED_LOCKS {
-    for (int64_t i = 0; i < size_; ++i) {
-      stripes_[i]->unlock();
-    }
-  }
-  LockedRows(const LockedRows&) = delete;
-  LockedRows& operator=(const LockedRows&) = delete;
 
-  // Locks another row, and returns whether it did. Waits for the first one. For
-  // others it never waits, since whoever holds their stripe could be waiting
-  // for one that is held here. At most kMaxStripes rows may be added.
-  bool Add(int64_t row) TF_SYNCREP_UNCHECKED_LOCKS {
-    Mutex* const stripe = &RowLocks::Global().Of(table_, row);
-    if (size_ == 0) {
-      stripe->lock();
-    } else if (std::find(stripes_, stripes_ + size_, stripe) !=
-               stripes_ + size_) {
-      return true;
-    } else if (!stripe->try_lock()) {
-      return false;
-    }
-    stripes_[size_++] = stripe;
-    return true;
+  // Locks another row, and returns whether it did. Waits for the first one
+  // alone.
+  bool Add(int64_t row) {
+    Mutex& stripe = RowLocks::Global().Of(table_, row);
+    return stripes_.Has(stripe) || stripes_.Add(stripe);
   }
 
  private:
   const void* const table_;
-  Mutex* stripes_[kMaxStripes];
-  int64_t size_ = 0;
+  HeldMutexes<kMaxStripes> stripes_;
 };
 
 }  // namespace tf_syncrep

@@ -5,6 +5,7 @@
 #include <new>
 #include <numeric>
 
+#include "tf_syncrep/cc/lib/held_mutexes.h"
 #include "tf_syncrep/cc/lib/mutex.h"
 #include "tf_syncrep/cc/lib/prefetch.h"
 #include "tf_syncrep/cc/lib/read_once.h"
@@ -13,27 +14,41 @@
 namespace tf_syncrep {
 namespace {
 
+// A small table has a stripe for so many rows. If it had more stripes, hardly
+// two keys of a call would have the same one, and each would wait for memory by
+// itself.
+constexpr int64_t kStripeRows = 4096;
 // A segment of a full table has at most so many rows. They can be moved in
 // about a millisecond.
 constexpr int64_t kSegmentRows = 32768;
 constexpr int64_t kMostSegments = int64_t{1} << 16;
 // A sketch has at most so many counters for each row.
 constexpr int64_t kCountersOfRow = 2;
-constexpr int64_t kFewestCounters = 1024;  // in each stripe
+constexpr int64_t kFewestCounters = 1 << 16;
 
 // So many keys are sorted by their stripes at a time. They are few enough to
 // stay in a cache, and enough for a lock to be taken for more than a hundred of
 // them. It is also the number of keys that is worth another thread.
 constexpr int64_t kSortedAtOnce = 8192;
-// The memory of so many keys is prefetched at a time.
+// The memory of so many keys is prefetched at a time, under the locks of at
+// most so many stripes.
 constexpr int64_t kKeysAtOnce = 64;
+constexpr int kStripesAtOnce = 16;
 // How many rows of a gradient are prefetched ahead.
 constexpr int64_t kRowsAhead = 16;
+
+int NumStripeBits(int64_t capacity) {
+  int bits = 0;
+  while (bits < kMostKeyStripeBits && kStripeRows << (bits + 1) <= capacity) {
+    ++bits;
+  }
+  return bits;
+}
 
 int64_t NumSegments(int64_t capacity) {
   int64_t num = 1;
   while (num < kMostSegments &&
-         num * kNumKeyStripes * kSegmentRows < capacity) {
+         (num * kSegmentRows) << NumStripeBits(capacity) < capacity) {
     num *= 2;
   }
   return num;
@@ -68,13 +83,19 @@ bool Reserve(std::vector<int32_t>* rows, int64_t size) {
 
 DynamicTable::DynamicTable(const Options& options)
     : options_(options),
+      stripe_bits_(NumStripeBits(options.capacity)),
       num_segments_(NumSegments(options.capacity)),
       next_fresh_(options.first_row) {
-  const int64_t counters = std::max(
-      options.capacity * kCountersOfRow / kNumKeyStripes / 2, kFewestCounters);
-  for (int i = 0; i < kNumKeyStripes; ++i) {
-    stripes_.push_back(std::make_unique<Stripe>(i, num_segments_, counters,
-                                                options.min_count));
+  const int64_t num_stripes = int64_t{1} << stripe_bits_;
+  const int64_t counters =
+      std::max(options.capacity * kCountersOfRow / 2, kFewestCounters) /
+      num_stripes;
+  segments_.reserve(num_stripes * num_segments_);
+  for (int64_t i = 0; i < num_stripes; ++i) {
+    stripes_.push_back(std::make_unique<Stripe>(counters, options.min_count));
+    for (int64_t k = 0; k < num_segments_; ++k) {
+      segments_.emplace_back(k * num_stripes + i);
+    }
   }
 }
 
@@ -84,10 +105,10 @@ DynamicTable::BuildStatus DynamicTable::Build(const TableColumns& columns,
   const MutexLock lock(rows_mu_);
   ++build_;
   const auto clear = [&]() TF_SYNCREP_REQUIRES(rows_mu_) {
-    for (const auto& stripe : stripes_) {
-      const MutexLock stripe_lock(stripe->mu);
-      for (KeySegment& segment : stripe->segments) {
-        segment.Clear();
+    for (int64_t i = 0; i < num_stripes(); ++i) {
+      const MutexLock stripe_lock(stripes_[i]->mu);
+      for (int64_t k = 0; k < num_segments_; ++k) {
+        segments_[i * num_segments_ + k].Clear();
       }
     }
     next_fresh_ = options_.first_row;
@@ -140,12 +161,13 @@ DynamicTable::BuildStatus DynamicTable::BuildStripes(
   std::atomic<bool> has_room{true};
   std::atomic<int64_t> second_row{-1};
   // Hashes spread rows evenly, so hardly any segment grows afterwards.
-  sharder.RunParts(kNumKeyStripes, 1, 1, [&](int64_t begin, int64_t end) {
+  const auto num_segments = static_cast<int64_t>(segments_.size());
+  sharder.RunParts(num_stripes(), 1, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const MutexLock lock(stripes_[i]->mu);
-      for (KeySegment& segment : stripes_[i]->segments) {
-        if (!segment.Reserve(num_in_use / kNumKeyStripes / num_segments_,
-                             columns.keys())) {
+      for (int64_t k = 0; k < num_segments_; ++k) {
+        if (!segments_[i * num_segments_ + k].Reserve(num_in_use / num_segments,
+                                                      columns.keys())) {
           has_room = false;
         }
       }
@@ -154,12 +176,11 @@ DynamicTable::BuildStatus DynamicTable::BuildStripes(
   const bool has_memory = ForEachByStripe</*kUses=*/false>(
       columns, columns.keys() + options_.first_row,
       next_fresh_ - options_.first_row, sharder,
-      [&](Stripe& stripe, const Asked& asked) TF_SYNCREP_REQUIRES(stripe.mu) {
+      [&](Stripe&, KeySegment& segment, const Asked& asked) {
         const int64_t row = options_.first_row + asked.place;
         if (!columns.use(row).is_in_use()) {
           return;
         }
-        KeySegment& segment = SegmentOf(stripe, asked.hash);
         const int64_t found =
             segment.Find(asked.hash, asked.key, columns.keys());
         if (found >= 0) {
@@ -179,9 +200,9 @@ DynamicTable::BuildStatus DynamicTable::BuildStripes(
   return BuildStatus::kOk;
 }
 
-// Calls `visit(stripe, asked)` for each key, under its stripe's lock, after its
-// memory was prefetched. Returns false if there is no memory for the arrays of
-// this function; then perhaps not all keys were visited.
+// Calls `visit(stripe, segment, asked)` for each key, under its stripe's lock,
+// after its memory was prefetched. Returns false if there is no memory for the
+// arrays of this function; then perhaps not all keys were visited.
 template <bool kUses, typename Visit>
 bool DynamicTable::ForEachByStripe(const TableColumns& columns,
                                    const int64_t* keys, int64_t size,
@@ -197,52 +218,67 @@ bool DynamicTable::ForEachByStripe(const TableColumns& columns,
     }
     for (int64_t begin = from; begin < to; begin += at_once) {
       const int64_t num = std::min(at_once, to - begin);
+      for (const auto& stripe : stripes_) {
+        Prefetch<PrefetchFor::kWriting>(stripe.get(), 1);
+      }
+      const bool uses_few = static_cast<size_t>(num) < segments_.size();
+      for (size_t i = 0; !uses_few && i < segments_.size(); ++i) {
+        Prefetch<PrefetchFor::kReading>(&segments_[i], 1);
+      }
       // Keys are read once, since others may change them meanwhile.
-      int32_t ends[kNumKeyStripes] = {};
+      int32_t ends[(1 << kMostKeyStripeBits) + 1] = {};
       for (int64_t i = 0; i < num; ++i) {
         copies[i] = ReadOnce(&keys[begin + i]);
-        ++ends[KeyStripe(HashKey(copies[i]))];
+        const uint64_t hash = HashKey(copies[i]);
+        ++ends[KeyStripe(hash, stripe_bits_)];
+        if (uses_few) {
+          Prefetch<PrefetchFor::kReading>(&segments_[NumberOfSegment(hash)], 1);
+        }
       }
-      std::partial_sum(ends, ends + kNumKeyStripes, ends);
+      std::partial_sum(ends, ends + num_stripes(), ends);
       for (int64_t i = num - 1; i >= 0; --i) {
         const uint64_t hash = HashKey(copies[i]);
-        asked[--ends[KeyStripe(hash)]] = {hash, copies[i], begin + i};
+        asked[--ends[KeyStripe(hash, stripe_bits_)]] = {hash, copies[i],
+                                                        begin + i};
       }
       // Now each stripe's keys are in the order of the call, and ends[] has the
       // place of its first one. Calls begin at different stripes, since calls
       // that began at the same one would wait for each other at every stripe.
+      ends[num_stripes()] = static_cast<int32_t>(num);
       const uint32_t start = next_stripe_.fetch_add(1) * 23;
-      for (uint32_t i = 0; i < kNumKeyStripes; ++i) {
-        const uint32_t number = (start + i) % kNumKeyStripes;
-        const int64_t first = ends[number];
-        const int64_t last =
-            number + 1 == kNumKeyStripes ? num : ends[number + 1];
-        if (first == last) {
-          continue;
+      for (int64_t done = 0; done < num_stripes();) {
+        const int64_t first = (start + done) % num_stripes();
+        const int64_t end =
+            std::min(num_stripes(), first + num_stripes() - done);
+        // Stripes with few keys are visited together, if nobody holds them.
+        HeldMutexes<kStripesAtOnce> held;
+        int64_t last = first;
+        while (last < end && ends[last] - ends[first] < kKeysAtOnce &&
+               (ends[last] == ends[last + 1] || held.Add(stripes_[last]->mu))) {
+          ++last;
         }
-        Stripe& stripe = *stripes_[number];
-        const MutexLock lock(stripe.mu);
-        for (int64_t k = first; k < last; k += kKeysAtOnce) {
-          VisitKeys<kUses>(columns, stripe, asked.data() + k,
-                           asked.data() + std::min(k + kKeysAtOnce, last),
-                           visit);
+        for (int64_t k = ends[first]; k < ends[last]; k += kKeysAtOnce) {
+          VisitKeys<kUses>(columns, asked.data() + k,
+                           std::min(kKeysAtOnce, ends[last] - k), visit);
         }
+        done += last - first;
       }
     }
   });
   return has_memory;
 }
 
-// Does the same for keys of one stripe.
+// Does the same for up to kKeysAtOnce keys whose stripes are locked.
 template <bool kUses, typename Visit>
-void DynamicTable::VisitKeys(const TableColumns& columns, Stripe& stripe,
-                             const Asked* begin, const Asked* end,
-                             const Visit& visit) const {
-  for (const Asked* asked = begin; asked < end; ++asked) {
-    SegmentOf(stripe, asked->hash).PrefetchBucket(asked->hash);
+void DynamicTable::VisitKeys(const TableColumns& columns, const Asked* asked,
+                             int64_t size, const Visit& visit) {
+  KeySegment* segments[kKeysAtOnce];
+  for (int64_t i = 0; i < size; ++i) {
+    segments[i] = &segments_[NumberOfSegment(asked[i].hash)];
+    segments[i]->PrefetchBucket(asked[i].hash);
   }
-  for (const Asked* asked = begin; asked < end; ++asked) {
-    const int32_t row = SegmentOf(stripe, asked->hash).Guess(asked->hash);
+  for (int64_t i = 0; i < size; ++i) {
+    const int32_t row = segments[i]->Guess(asked[i].hash);
     if (row >= 0) {
       Prefetch<PrefetchFor::kReading>(columns.keys() + row, 8);
       if constexpr (kUses) {
@@ -250,8 +286,8 @@ void DynamicTable::VisitKeys(const TableColumns& columns, Stripe& stripe,
       }
     }
   }
-  for (const Asked* asked = begin; asked < end; ++asked) {
-    visit(stripe, *asked);
+  for (int64_t i = 0; i < size; ++i) {
+    visit(StripeOf(asked[i].hash), *segments[i], asked[i]);
   }
 }
 
@@ -260,9 +296,8 @@ void DynamicTable::Find(const TableColumns& columns, const int64_t* keys,
                         bool* has_memory) {
   *has_memory = ForEachByStripe</*kUses=*/false>(
       columns, keys, size, sharder,
-      [&](Stripe& stripe, const Asked& asked) TF_SYNCREP_REQUIRES(stripe.mu) {
-        rows[asked.place] = SegmentOf(stripe, asked.hash)
-                                .Find(asked.hash, asked.key, columns.keys());
+      [&](Stripe&, const KeySegment& segment, const Asked& asked) {
+        rows[asked.place] = segment.Find(asked.hash, asked.key, columns.keys());
       });
 }
 
@@ -272,10 +307,10 @@ void DynamicTable::FindAndUse(const TableColumns& columns, int32_t clock,
   std::atomic<bool> has_counters{true};
   *has_memory = ForEachByStripe</*kUses=*/true>(
       columns, keys, size, sharder,
-      [&](Stripe& stripe, const Asked& asked) TF_SYNCREP_REQUIRES(stripe.mu) {
+      [&](Stripe& stripe, const KeySegment& segment,
+          const Asked& asked) TF_SYNCREP_REQUIRES(stripe.mu) {
         int32_t& row = rows[asked.place];
-        row = SegmentOf(stripe, asked.hash)
-                  .Find(asked.hash, asked.key, columns.keys());
+        row = segment.Find(asked.hash, asked.key, columns.keys());
         if (row >= 0) {
           columns.set_use(row, UsedOnceMore(columns.use(row), clock));
           return;
@@ -344,8 +379,7 @@ void DynamicTable::Add(const TableColumns& columns, const void* vectors,
   std::atomic<bool> has_room{true};
   *has_memory = ForEachByStripe</*kUses=*/true>(
       columns, keys, size, sharder,
-      [&](Stripe& stripe, const Asked& asked) TF_SYNCREP_REQUIRES(stripe.mu) {
-        KeySegment& segment = SegmentOf(stripe, asked.hash);
+      [&](Stripe&, KeySegment& segment, const Asked& asked) {
         int32_t& row = rows[asked.place];
         row = segment.Find(asked.hash, asked.key, columns.keys());
         if (row >= 0) {
@@ -649,12 +683,13 @@ bool DynamicTable::SetUse(const TableColumns& columns, int64_t key, int32_t row,
 
 DynamicTable::Counts DynamicTable::counts() const {
   int64_t bytes = static_cast<int64_t>(sizeof(*this)) +
-                  kNumKeyStripes * static_cast<int64_t>(sizeof(Stripe));
-  for (const auto& stripe : stripes_) {
-    const MutexLock lock(stripe->mu);
-    bytes += stripe->sketch.bytes();
-    for (const KeySegment& segment : stripe->segments) {
-      bytes += segment.bytes() + static_cast<int64_t>(sizeof(segment));
+                  num_stripes() * static_cast<int64_t>(sizeof(Stripe));
+  for (int64_t i = 0; i < num_stripes(); ++i) {
+    const MutexLock lock(stripes_[i]->mu);
+    bytes += stripes_[i]->sketch.bytes();
+    for (int64_t k = 0; k < num_segments_; ++k) {
+      bytes += segments_[i * num_segments_ + k].bytes() +
+               static_cast<int64_t>(sizeof(KeySegment));
     }
   }
   const MutexLock lock(rows_mu_);

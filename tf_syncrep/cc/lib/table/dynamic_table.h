@@ -197,17 +197,10 @@ class DynamicTable {
 
  private:
   struct alignas(64) Stripe {
-    Stripe(int number, int64_t num_segments, int64_t num_counters,
-           int min_count)
-        : sketch(num_counters, min_count) {
-      segments.reserve(num_segments);
-      for (int64_t i = 0; i < num_segments; ++i) {
-        segments.emplace_back(i * kNumKeyStripes + number);
-      }
-    }
+    Stripe(int64_t num_counters, int min_count)
+        : sketch(num_counters, min_count) {}
 
     mutable Mutex mu;
-    std::vector<KeySegment> segments TF_SYNCREP_GUARDED_BY(mu);
     AdmissionSketch sketch TF_SYNCREP_GUARDED_BY(mu);
   };
 
@@ -237,21 +230,30 @@ class DynamicTable {
   bool ForEachByStripe(const TableColumns& columns, const int64_t* keys,
                        int64_t size, Sharder& sharder, const Visit& visit);
   template <bool kUses, typename Visit>
-  void VisitKeys(const TableColumns& columns, Stripe& stripe,
-                 const Asked* begin, const Asked* end, const Visit& visit) const
-      TF_SYNCREP_REQUIRES(stripe.mu);
+  void VisitKeys(const TableColumns& columns, const Asked* asked, int64_t size,
+                 const Visit& visit) TF_SYNCREP_UNCHECKED_LOCKS;
 
-  Stripe& StripeOf(uint64_t hash) const { return *stripes_[KeyStripe(hash)]; }
-  KeySegment& SegmentOf(Stripe& stripe, uint64_t hash) const
+  int64_t num_stripes() const { return static_cast<int64_t>(stripes_.size()); }
+  Stripe& StripeOf(uint64_t hash) const {
+    return *stripes_[KeyStripe(hash, stripe_bits_)];
+  }
+  int64_t NumberOfSegment(uint64_t hash) const {
+    return KeyStripe(hash, stripe_bits_) * num_segments_ +
+           KeySegmentOf(hash, num_segments_);
+  }
+  KeySegment& SegmentOf(Stripe& stripe, uint64_t hash)
       TF_SYNCREP_REQUIRES(stripe.mu) {
-    return stripe.segments[KeySegmentOf(hash, num_segments_)];
+    static_cast<void>(stripe);
+    return segments_[NumberOfSegment(hash)];
   }
 
   // Whether the row has this key, whose stripe and hash these are. What the
   // columns say of a row that has another key may be about to change.
   bool HasKey(const TableColumns& columns, Stripe& stripe, uint64_t hash,
               int64_t key, int64_t row) const TF_SYNCREP_REQUIRES(stripe.mu) {
-    return SegmentOf(stripe, hash).Find(hash, key, columns.keys()) == row;
+    static_cast<void>(stripe);
+    return segments_[NumberOfSegment(hash)].Find(hash, key, columns.keys()) ==
+           row;
   }
 
   // Takes the row from its key, if it has one with this hash. Returns whether
@@ -263,8 +265,11 @@ class DynamicTable {
   static bool IsTaken(const Eviction& eviction, RowUse use);
 
   const Options options_;
-  int64_t num_segments_ = 1;  // in each stripe
+  const int stripe_bits_;
+  const int64_t num_segments_;  // in each stripe
   std::vector<std::unique_ptr<Stripe>> stripes_;
+  // One stripe after the other; a stripe's mutex guards its segments.
+  std::vector<KeySegment> segments_;
   std::atomic<uint32_t> next_stripe_{0};  // the next call begins here
 
   mutable Mutex rows_mu_;

@@ -39,9 +39,12 @@ class KeyOwner {
 // left alone: where the number of parts is a power of two they are the same for
 // all keys of a part.
 //
-// Bits 58 to 63 choose the stripe, which has a lock of its own.
-inline constexpr int kNumKeyStripes = 64;
-inline int KeyStripe(uint64_t hash) { return static_cast<int>(hash >> 58); }
+// Bits 58 to 63 choose the stripe, which has a lock of its own; in a small
+// table the highest of them do, of which there are so many.
+inline constexpr int kMostKeyStripeBits = 6;
+inline int KeyStripe(uint64_t hash, int bits) {
+  return static_cast<int>(hash >> 58) >> (kMostKeyStripeBits - bits);
+}
 // Bits 42 to 57 choose the segment of a stripe, which has at most 2^16 of them,
 // a power of two.
 inline int64_t KeySegmentOf(uint64_t hash, int64_t num_segments) {

@@ -1,7 +1,7 @@
 """Defects that the simulator must find; each is put into a copy of cc/lib.
 
-They break different rules. A mutant replaces text that must be in its file exactly once, so that a change of the
-file that removes the text is noticed.
+They break different rules. A mutant replaces text that must be in its file exactly
+once, so that a change of the file that removes the text is noticed.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def pytest_collection_finish():
 
 
 def _judged(report):
-    """Returns a report; in CI, where nothing may be missing, of a skip as a failure."""
+    """Returns the report; in CI, where nothing may be missing, a skip has failed."""
     if os.environ.get("CI") and report.skipped and isinstance(report.longrepr, tuple):
         reason = report.longrepr[2]
         if not _EXPECTED_SKIPS.search(reason):

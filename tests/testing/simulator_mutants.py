@@ -1,6 +1,6 @@
 """Defects that the simulator must find; each is put into a copy of cc/lib.
 
-They break different rules. A mutant replaces text that must be in its file exactly
+Each is to break another rule. A mutant replaces text that must be in its file exactly
 once, so that a change of the file that removes the text is noticed.
 """
 

@@ -66,8 +66,8 @@ step_longer() {
 # time-out of a test holds for the build, too, and it gets what others leave.
 step_cpp() {
   make build
-  .venv/bin/pytest -m slow --timeout=0 tests/cc tests/fuzz \
-    tests/simulator/test_simulator.py -k "not defect_is_found"
+  .venv/bin/pytest -m slow --timeout=0 tests/cc tests/simulator/test_simulator.py \
+    -k "not defect_is_found"
 }
 
 # But the C++ tests, which have steps of their own, and guides, which `make docs` runs.
@@ -113,9 +113,17 @@ step_bazel() {
   .venv/bin/python .ci/run_one_op.py bazel-bin/libtf_syncrep.so
 }
 
-step_tsan() {
+test_cc_under() {
   make build
-  TF_SYNCREP_SANITIZER=thread .venv/bin/pytest -m slow --timeout=0 tests/cc
+  TF_SYNCREP_SANITIZER="$1" .venv/bin/pytest -m slow --timeout=0 tests/cc
+}
+
+step_tsan() {
+  test_cc_under thread
+}
+
+step_asan() {
+  test_cc_under address,undefined
 }
 
 # Guides, README and examples run here, and the site is built.
@@ -184,7 +192,7 @@ run_step() {
 declare -A TITLES=(
   [test]="README: make test"
   [longer]="tests of each change that make test leaves out"
-  [cpp]="C++ tests, simulator, replayed inputs of the fuzzers"
+  [cpp]="C++ tests, simulator"
   [lint]="ruff, pyright, clang-format, workflows"
   [docs]="documentation: guides, README, examples, API reference, links"
   [oldest]="TensorFlow $OLDEST_TF: make its wheel, test the installed wheel"
@@ -196,6 +204,7 @@ declare -A TITLES=(
   [tidy]="clang-tidy"
   [bazel]="Bazel: build, C++ tests, load the library"
   [tsan]="C++ tests under ThreadSanitizer"
+  [asan]="C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer"
   [cuda]="CUDA: compile, link, load without a GPU"
   [tutorials]="documentation with its tutorials"
 )

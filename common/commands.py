@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import resource
+import select
 import signal
 import struct
 import subprocess
@@ -223,11 +224,16 @@ def run_on_terminal(
         os.execve(CONSOLE_SCRIPT, [CONSOLE_SCRIPT, *map(str, args)], environ)
     shown = b""
     to_answer = dict(answers or {})
+    end = time.monotonic() + _RUN_DEADLINE_SECS
     with contextlib.suppress(OSError):  # EIO: the last process has left the terminal
-        while True:
+        while select.select([terminal], [], [], max(0.0, end - time.monotonic()))[0]:
             shown += os.read(terminal, 1000)
             for pattern in [p for p in to_answer if re.search(p, shown)]:
                 os.write(terminal, to_answer.pop(pattern))
+    is_late = time.monotonic() > end
+    if is_late:
+        os.killpg(pid, signal.SIGKILL)
     os.close(terminal)
     _, status = os.waitpid(pid, 0)
+    assert not is_late, f"{args} ran longer than {_RUN_DEADLINE_SECS} s:\n{shown!r}"
     return os.waitstatus_to_exitcode(status), shown

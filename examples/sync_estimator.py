@@ -1,8 +1,10 @@
 """Synchronous training by an Estimator of one's own, on TensorFlow 2.15.
 
 The hook of SyncReplicasOptimizer goes into the `training_hooks` of the model function's
-EstimatorSpec. On a cluster, the tasks find their parts in TF_CONFIG: parameter servers
-serve, the chief and the workers train, and then the chief evaluates the model.
+EstimatorSpec. A canned Estimator such as DNNClassifier is given the optimizer, and
+`TrainSpec` or `train` its hook, which may be made before the graph. On a cluster, the
+tasks find their parts in TF_CONFIG: parameter servers serve, the chief and the workers
+train, and then the chief evaluates the model.
 
     tf-syncrep launch --workers 1 --ps 2 --chief --run-script-on all \
         examples/sync_estimator.py

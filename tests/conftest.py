@@ -4,6 +4,7 @@ import importlib.metadata
 import importlib.util
 import os
 import pathlib
+import re
 import signal
 
 import pytest
@@ -14,6 +15,16 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest.register_assert_rewrite("keras_sync_cluster", "sync_replicas_cluster")
+
+# Why tests are skipped where all is there that they need: what is of another version,
+# what a case does not have, what no step of CI installs, and GPUs.
+_EXPECTED_SKIPS = re.compile(
+    "(?i)keras|this TensorFlow has Estimator|TensorFlow 2.15 was the last with it"
+    "|has no dense form|has no slots|a number of ftrl|its values have three dimensions"
+    "|its optimizers do not lead to what they train|partitioned layers are trained by"
+    "|torch is not installed|import '(torch|fbgemm_gpu)|tensorboard|as under nohup"
+    "|have no GPU kernels|there is no NVIDIA GPU here|nvcc is not on PATH"
+)
 
 # Whether tests run after `tf.compat.v1.disable_v2_behavior`, as v1 scripts do.
 _AS_IN_V1 = bool(os.environ.get("TF_SYNCREP_V1_BEHAVIOR"))
@@ -65,6 +76,28 @@ def pytest_collection_finish():
     import garbage
 
     garbage.collect_rarely()
+
+
+def _judged(report):
+    """Returns the report; in CI, where nothing may be missing, a skip has failed."""
+    if os.environ.get("CI") and report.skipped and isinstance(report.longrepr, tuple):
+        reason = report.longrepr[2]
+        if not _EXPECTED_SKIPS.search(reason):
+            report.outcome = "failed"
+            report.longrepr = f"{reason}\ntests/conftest.py does not expect that in CI."
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport():
+    """Has a skip for want of something fail in CI."""
+    return _judged((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report():
+    """The same for files that are skipped as a whole."""
+    return _judged((yield))
 
 
 def pytest_generate_tests(metafunc):

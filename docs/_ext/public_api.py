@@ -42,8 +42,3 @@ def public_names() -> Iterator[tuple[str, Any]]:
 def scripts(value: Any) -> list[str]:
     """Returns the fenced examples in a docstring."""
     return _FENCED.findall(inspect.getdoc(value) or "")
-
-
-def has_example(value: Any) -> bool:
-    """Returns whether a docstring has an example, fenced or as a session."""
-    return bool(scripts(value)) or ">>> " in (inspect.getdoc(value) or "")

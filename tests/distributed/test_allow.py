@@ -195,6 +195,23 @@ def test_a_server_lets_in_whom_it_is_told_to(namespace, args):
         assert _outcomes([address], namespace.within) == ["answered"]
 
 
+@contextlib.contextmanager
+def _listening(*args, **options):
+    """A program that is kept to the hosts of CONFIG; it is killed in the end."""
+    environ = allow.environment("local", CONFIG, os.environ)
+    with subprocess.Popen(
+        [sys.executable, *args],
+        stdout=subprocess.PIPE,
+        env=environ,
+        text=True,
+        **options,
+    ) as program:
+        try:
+            yield program
+        finally:
+            program.kill()
+
+
 def test_a_full_pipe_that_nobody_reads_keeps_nobody_out(namespace):
     unread, full = os.pipe()
     os.set_blocking(full, False)
@@ -202,19 +219,11 @@ def test_a_full_pipe_that_nobody_reads_keeps_nobody_out(namespace):
         while True:
             os.write(full, bytes(4096))
     os.set_blocking(full, True)
-    with subprocess.Popen(
-        [sys.executable, SCRIPT, "child"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=full,
-        env=allow.environment("local", CONFIG, os.environ),
-        text=True,
-    ) as listening:
-        port = int(listening.stdout.readline().split()[1])
+    with _listening(SCRIPT, "child", stdin=subprocess.PIPE, stderr=full) as program:
+        port = int(program.stdout.readline().split()[1])
         outside = (namespace.outside, port)
         assert _outcomes([outside], namespace.within) == ["refused"]
         assert _outcomes([outside, ("127.0.0.1", port)]) == ["answered"] * 2
-        _end(port)
     os.close(unread)
     os.close(full)
 
@@ -238,24 +247,16 @@ except ConnectionAbortedError:
 )
 def test_a_refused_connection_holds_up_nobody_who_has_polled(namespace, first, end):
     """Who waits for connections without polling goes on waiting."""
-    with subprocess.Popen(
-        [sys.executable, "-c", _ACCEPTING, first],
-        stdout=subprocess.PIPE,
-        env=allow.environment("local", CONFIG, os.environ),
-        text=True,
-    ) as accepting:
+    with _listening("-c", _ACCEPTING, first) as accepting:
         port = int(accepting.stdout.readline())
         status = pathlib.Path(f"/proc/{accepting.pid}/status")
         waiting.until(lambda: "State:\tS" in status.read_text())
-        try:
-            outside = (namespace.outside, port)
-            assert _outcomes([outside], namespace.within) == ["refused"]
-            if first == "waits":
-                assert _outcomes([outside]) == ["answered"]
-            said, _ = accepting.communicate(timeout=commands.DEADLINE_SECS)
-            assert said.strip() == end
-        finally:
-            accepting.kill()
+        outside = (namespace.outside, port)
+        assert _outcomes([outside], namespace.within) == ["refused"]
+        if first == "waits":
+            assert _outcomes([outside]) == ["answered"]
+        said, _ = accepting.communicate(timeout=commands.DEADLINE_SECS)
+        assert said.strip() == end
 
 
 _RULE = (

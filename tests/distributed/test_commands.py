@@ -32,3 +32,12 @@ def test_a_command_that_does_not_end_shows_where_its_threads_are(tmp_path, monke
         commands.run(*args, script)
     frames = [x for x in str(error.value).splitlines() if "in wait_for_ever" in x]
     assert {line.split()[1] for line in frames} == {"worker-0", "worker-1"}, frames
+
+
+def test_a_command_on_a_terminal_that_does_not_end_is_killed(tmp_path, monkeypatch):
+    script = tmp_path / "script.py"
+    script.write_text(HANGS)
+    monkeypatch.setattr(commands, "_RUN_DEADLINE_SECS", 3.0)
+    args = ("launch", "--run-script-on", "workers", "--ps", 0, "--workers", 1)
+    with pytest.raises(AssertionError, match=r"ran longer than 3\.0 s"):
+        commands.run_on_terminal(*args, script)

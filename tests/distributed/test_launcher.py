@@ -1,5 +1,6 @@
 """`tf-syncrep launch`: what runs where, and its exit status."""
 
+import contextlib
 import re
 import signal
 import stat
@@ -7,6 +8,8 @@ import sys
 
 import commands
 import pytest
+
+from tf_syncrep.python.distribute import ports
 
 # Without servers nothing imports TensorFlow, and a launch takes a fraction of a second.
 WORKERS_ONLY = ("launch", "--run-script-on", "workers", "--ps", 0, "--workers")
@@ -174,14 +177,21 @@ def test_the_script_inherits_the_environment_but_no_proxy_for_loopback(script):
     ]
 
 
+def _free_neighbours() -> int:
+    """The first of two ports that are free, below those of outgoing connections."""
+    for base in range(20000, 32000, 10):
+        with contextlib.suppress(ports.PortUnavailableError):
+            for port in (base, base + 1):
+                ports.check_port_is_free(port)
+            return base
+    raise AssertionError("no two ports are free")
+
+
 def test_a_free_base_port_numbers_the_tasks(script):
     path = script("import os; print(os.environ['TF_CONFIG'])")
-    # These ports are below the range that the system uses for outgoing connections.
-    for base in range(20000, 32000, 10):
-        result = commands.run(*WORKERS_ONLY, 2, "--base-port", base, path)
-        if result.process.returncode != 2:
-            break
-    assert result.process.returncode == 0
+    base = _free_neighbours()
+    result = commands.run(*WORKERS_ONLY, 2, "--base-port", base, path)
+    assert result.process.returncode == 0, result.output
     assert f'"127.0.0.1:{base}", "127.0.0.1:{base + 1}"' in result.stdout[0]
 
 

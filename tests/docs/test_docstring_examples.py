@@ -23,8 +23,8 @@ PUBLIC = dict(public_api.public_names())
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_a_public_name_has_an_example_in_its_docstring(name):
-    assert inspect.getdoc(PUBLIC[name]), f"{name} has no docstring"
-    assert public_api.has_example(PUBLIC[name]), (
+    docstring = inspect.getdoc(PUBLIC[name]) or ""
+    assert ">>> " in docstring or public_api.scripts(PUBLIC[name]), (
         f"The docstring of {name} has no example: a session (>>>), or a fence."
     )
 

@@ -4,7 +4,6 @@ import pathlib
 import subprocess
 import sys
 import threading
-import time
 
 import dynamic_models as models
 import keras_variants
@@ -13,9 +12,11 @@ import process_threads
 import pytest
 import tensorflow as tf
 from combinations import mostly_by_night
+from waiting import until
 
 import tf_syncrep as tfs
 from tf_syncrep.python.checkpoint.keyed_tables import KeyedTable
+from tf_syncrep.python.keras.tables import setting
 from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
 from tf_syncrep.python.keras.tables.row_slots import row_slots
 from tf_syncrep.python.keras.tables.tables import Tables
@@ -662,10 +663,7 @@ def test_tables_set_while_a_checkpoint_is_written_are_in_the_next_one(
         str(tmp_path), model=model, max_bytes_per_sec=3e5, max_kept_bytes=1 << 28
     )
     thread = saving_in_a_thread(checkpoint)
-    deadline = time.monotonic() + 60
-    while checkpoint.saving is None or not checkpoint.saving.rows_written:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    until(lambda: checkpoint.saving and checkpoint.saving.rows_written, poll_secs=1e-3)
     assert not checkpoint.saving.is_over
     after = all_set(layer, first_key, 2.0)
     thread.join(60)
@@ -676,6 +674,21 @@ def test_tables_set_while_a_checkpoint_is_written_are_in_the_next_one(
         restored = [same.get_embedding_tables()[name] for name in ("fixed", "grows")]
         tf.nest.map_structure(np.testing.assert_array_equal, tables, restored)
         tfs.keras.Checkpoint(str(tmp_path), model=model).save()
+
+
+class NotedLock:
+    """A lock that notes whether those who ask for it get it at once."""
+
+    def __init__(self, lock):
+        self.lock, self.gets = lock, []
+
+    def __enter__(self):
+        self.gets.append(self.lock.acquire(blocking=False))
+        if not self.gets[-1]:
+            self.lock.acquire()
+
+    def __exit__(self, *exc_info):
+        self.lock.release()
 
 
 @pytest.mark.parametrize("way", ["set", "weights file", "checkpoint"])
@@ -701,17 +714,20 @@ def test_checkpoint_begins_when_tables_are_set_that_are_being_set(
             tfs.keras.Checkpoint(str(tmp_path / "source"), model=model).restore,
         ),
     }[way]
-    write, threads = getattr(kind, name), []
+    write, threads, lock = getattr(kind, name), [], NotedLock(setting.being_set)
+    # Those that set tables have the lock itself; a checkpoint asks for this one.
+    monkeypatch.setattr(setting, "being_set", lock)
 
     def write_beside_a_checkpoint(*args):
         if not threads:
             threads.append(saving_in_a_thread(checkpoint))
-            threads[0].join(1)  # It would be written by then, with one of the tables.
+            until(lambda: lock.gets)
         write(*args)
 
     monkeypatch.setattr(kind, name, write_beside_a_checkpoint)
     load()
     threads[0].join(60)
+    assert lock.gets == [False]
     other, same = of_both_kinds()
     tfs.keras.Checkpoint(str(tmp_path / "run"), model=other).restore()
     restored = [same.get_embedding_tables()[name] for name in ("fixed", "grows")]

@@ -110,4 +110,5 @@ def test_fit_goes_on_over_workers_that_are_killed_and_restarted(trainings):
 
 def test_lost_parameter_server_ends_fit_with_an_error(trainings):
     *_, training = trainings
-    assert "Unavailable" in training["raised"] or "/job:ps" in training["raised"]
+    assert training["raised"].startswith("UnavailableError: ")
+    assert "/job:ps/replica:0/task:0" in training["raised"]

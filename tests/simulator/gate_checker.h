@@ -14,9 +14,11 @@
 namespace tf_syncrep::simulator {
 
 // Follows one gate by its records, in their order, and says which rule is
-// broken. It knows nothing of leases: records say when one has ended. And it
-// does not read the gate's own log, as EventChecker does, so that it finds
-// events that lie.
+// broken. It knows nothing of leases: records say when one has ended.
+//
+// EventChecker is another one on purpose. It reads what the gate itself tells,
+// which is all that there is of a real cluster; this one does not, and so finds
+// a gate that does what is wrong and tells what is right.
 //
 //   - Generations and rounds only count up; a round ends by an update or a
 //   void.

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <utility>
 
-#include "tests/simulator/inline_sharder.h"
+#include "tests/cc/inline_sharder.h"
 #include "tf_syncrep/cc/lib/accumulator_dense.h"
 #include "tf_syncrep/cc/lib/accumulator_sparse.h"
 #include "tf_syncrep/cc/lib/sharder.h"

@@ -4,7 +4,7 @@
 #include <iterator>
 #include <utility>
 
-#include "tests/simulator/inline_sharder.h"
+#include "tests/cc/inline_sharder.h"
 
 namespace tf_syncrep::simulator {
 namespace {

@@ -123,6 +123,22 @@ def test_monitored_training_session_saves_its_last_step_and_closes_at_once(tmp_p
         _assert_weights(session, restored, batches)
 
 
+def test_hook_may_be_made_before_the_train_op():
+    """As for an Estimator that is given the optimizer, and builds the graph itself."""
+    with tf.Graph().as_default():
+        optimizer = tfs.train.SyncReplicasOptimizer(
+            tf1.train.GradientDescentOptimizer(1.0), 1, 1
+        )
+        hook = optimizer.make_session_run_hook(True)
+        weight = tf1.get_variable("weight", initializer=0.0)
+        train_op = optimizer.minimize(weight, tf1.train.get_or_create_global_step())
+        hooks = [hook, tf1.train.StopAtStepHook(last_step=2)]
+        with tf1.train.MonitoredTrainingSession(hooks=hooks) as session:
+            while not session.should_stop():
+                session.run(train_op)
+    assert hook.stats["updates"] == 2
+
+
 def _invalid():
     return tf.debugging.Assert(False, ["the update failed"])
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -39,7 +40,9 @@ _NAME = re.compile(
 _TEMPORARY = re.compile(
     r"(?:checkpoint|progress\.json|writable)\.([0-9a-f]{32})(\.\d+)?"
 )
-_OWN = uuid.uuid4().hex
+# The number begins so for all writes of this program, and differs in the rest.
+_OWN = uuid.uuid4().hex[:24]
+_writes = itertools.count()
 
 # Lets each task write a text to its file.
 WriteOnTasks = Callable[[Sequence[str], str], None]
@@ -283,7 +286,7 @@ class Directory:
     @staticmethod
     def _write(path: str, text: str) -> None:
         """Writes a file that exists either as a whole or not at all."""
-        temporary = f"{path}.{_OWN}"
+        temporary = f"{path}.{_OWN}{next(_writes):08x}"
         with tf.io.gfile.GFile(temporary, "w") as file:
             file.write(text)
         tf.io.gfile.rename(temporary, path, overwrite=True)
@@ -312,7 +315,7 @@ class Directory:
             elif number is None:
                 self._delete(self.temporary(other))
         for name in self._names() if number is None else ():
-            if (match := _TEMPORARY.fullmatch(name)) and match[1] != _OWN:
+            if (match := _TEMPORARY.fullmatch(name)) and not match[1].startswith(_OWN):
                 self._delete(os.path.join(self.path, name))
 
     def delete_files(self, number: int) -> None:

@@ -1,29 +1,22 @@
-// Fuzzes a table that grows with what may come over the wire: any keys, in any
-// order, looked up, added and evicted; and with columns that hold anything, as
-// a restore of damaged files may leave them. No key may have two rows, no row
-// two keys, and each key that is there must be found.
+// A table that grows gets what may come over the wire: any keys, in any order,
+// looked up, added and evicted; and columns that hold anything, as a restore of
+// damaged files may leave them. No key may have two rows, no row two keys, and
+// each key that is there must be found.
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <vector>
 
-#include "tests/fuzz/fuzz_input.h"
-#include "tf_syncrep/cc/lib/sharder.h"
+#include "gtest/gtest.h"
+#include "tests/cc/fuzz_input.h"
+#include "tests/cc/inline_sharder.h"
 #include "tf_syncrep/cc/lib/table/dynamic_table.h"
 #include "tf_syncrep/cc/lib/table/key_requests.h"
 
 namespace tf_syncrep {
 namespace {
-
-// Runs shards one after the other, so that an input always does the same.
-class InlineSharder final : public Sharder {
- private:
-  int num_threads() const override { return 3; }
-  void Schedule(std::function<void()> task) override { task(); }
-};
 
 class TableFuzz {
  public:
@@ -37,7 +30,7 @@ class TableFuzz {
         table_({first_row_, capacity_, 1 + input_.Pick(3)}) {}
 
   void Run() {
-    while (!input_.is_over()) {
+    while (!input_.is_over() && !testing::Test::HasFailure()) {
       Call();
       Check();
     }
@@ -54,21 +47,21 @@ class TableFuzz {
       keys.push_back(Key());
     }
     // Requests are made as workers make them; but anybody may send a key twice.
-    InlineSharder sharder;
+    InlineSharder sharder(3);
     if (input_.Pick(4) != 0) {
       KeyRequests requests;
-      Require(requests.Find({{nullptr, keys.data(),
-                              static_cast<int64_t>(keys.size()), 0}},
-                            1, 1, sharder),
-              "there is memory");
+      EXPECT_TRUE(requests.Find(
+          {{nullptr, keys.data(), static_cast<int64_t>(keys.size()), 0}}, 1, 1,
+          sharder))
+          << "there is memory";
       std::vector<int64_t> request(requests.request_size(0));
       requests.WriteRequest(0, request.data());
-      Require(request[0] + 1 == static_cast<int64_t>(request.size()),
-              "a request says how many keys it has");
+      EXPECT_EQ(request[0] + 1, static_cast<int64_t>(request.size()))
+          << "a request says how many keys it has";
       keys.assign(request.begin() + 1, request.end());
       std::sort(keys.begin(), keys.end());
-      Require(std::adjacent_find(keys.begin(), keys.end()) == keys.end(),
-              "a request has each key once");
+      EXPECT_TRUE(std::adjacent_find(keys.begin(), keys.end()) == keys.end())
+          << "a request has each key once";
     }
     const auto size = static_cast<int64_t>(keys.size());
     std::vector<int32_t> rows(size);
@@ -92,8 +85,9 @@ class TableFuzz {
     table_.Add(columns_, keys_.data(), new_keys.data(), taken, {clock_, 1},
                free_rows.data(), new_rows.data(), sharder, &has_memory);
     for (int64_t i = 0; i < taken; ++i) {
-      Require(table_.has_row(new_rows[i]) && keys_[new_rows[i]] == new_keys[i],
-              "a key that was added has a row");
+      EXPECT_TRUE(table_.has_row(new_rows[i]) &&
+                  keys_[new_rows[i]] == new_keys[i])
+          << "a key that was added has a row";
     }
   }
 
@@ -106,16 +100,16 @@ class TableFuzz {
       table_.Free(columns_, keys_.data(), rested.data(), rested.size());
     }
     DynamicTable::Eviction eviction;
-    Require(table_.PlanEviction(
-                columns_, clock_, input_.Pick(8),
-                static_cast<DynamicTable::Order>(input_.Pick(3)), &eviction),
-            "there is memory");
+    EXPECT_TRUE(table_.PlanEviction(
+        columns_, clock_, input_.Pick(8),
+        static_cast<DynamicTable::Order>(input_.Pick(3)), &eviction))
+        << "there is memory";
     int32_t rows[16];
     for (int64_t from = first_row_; from < table_.end_row();) {
       const int64_t size = table_.Collect(columns_, &eviction, &from, 16, rows);
-      Require(
-          table_.Evict(columns_, keys_.data(), eviction, rows, size) == size,
-          "what is to be evicted is");
+      EXPECT_TRUE(table_.Evict(columns_, keys_.data(), eviction, rows, size) ==
+                  size)
+          << "what is to be evicted is";
     }
   }
 
@@ -130,16 +124,16 @@ class TableFuzz {
   }
 
   void Build() {
-    InlineSharder sharder;
+    InlineSharder sharder(3);
     int64_t bad_row = -1;
     if (table_.Build(columns_, sharder, &bad_row) !=
         DynamicTable::BuildStatus::kOk) {
-      Require(table_.has_row(bad_row), "what is to blame is a row");
+      EXPECT_TRUE(table_.has_row(bad_row)) << "what is to blame is a row";
       std::fill(keys_.begin(), keys_.end(), 0);
       std::fill(uses_.begin(), uses_.end(), 0);
-      Require(table_.Build(columns_, sharder, &bad_row) ==
-                  DynamicTable::BuildStatus::kOk,
-              "an empty table can be built");
+      EXPECT_TRUE(table_.Build(columns_, sharder, &bad_row) ==
+                  DynamicTable::BuildStatus::kOk)
+          << "an empty table can be built";
     }
   }
 
@@ -163,12 +157,12 @@ class TableFuzz {
     std::map<int64_t, int32_t> rows;
     for (int64_t row = first_row_; row < table_.end_row(); ++row) {
       if (columns_.use(row).is_in_use()) {
-        Require(rows.emplace(keys_[row], static_cast<int32_t>(row)).second,
-                "a key has one row");
+        EXPECT_TRUE(rows.emplace(keys_[row], static_cast<int32_t>(row)).second)
+            << "a key has one row";
       }
     }
-    Require(table_.counts().in_use == static_cast<int64_t>(rows.size()),
-            "rows in use are counted");
+    EXPECT_EQ(table_.counts().in_use, static_cast<int64_t>(rows.size()))
+        << "rows in use are counted";
     std::vector<int64_t> keys;
     std::vector<int32_t> expected;
     for (const auto& [key, row] : rows) {
@@ -176,11 +170,11 @@ class TableFuzz {
       expected.push_back(row);
     }
     std::vector<int32_t> found(keys.size());
-    InlineSharder sharder;
+    InlineSharder sharder(3);
     bool has_memory;
     table_.Find(columns_, keys.data(), static_cast<int64_t>(keys.size()),
                 found.data(), sharder, &has_memory);
-    Require(found == expected, "what is there is found");
+    EXPECT_EQ(found, expected) << "what is there is found";
   }
 
   FuzzInput& input_;
@@ -193,11 +187,9 @@ class TableFuzz {
   int32_t clock_ = 0;
 };
 
+TEST(TableFuzzTest, EachKeyHasOneRowAndIsFound) {
+  RunSeeds([](FuzzInput* input) { TableFuzz(input).Run(); });
+}
+
 }  // namespace
 }  // namespace tf_syncrep
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  tf_syncrep::FuzzInput input(data, size);
-  tf_syncrep::TableFuzz(&input).Run();
-  return 0;
-}

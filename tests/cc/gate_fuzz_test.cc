@@ -1,15 +1,15 @@
-// Fuzzes a gate with what may come over the wire: calls in any order, by
-// anybody, about any generation and round. Its accounts must balance, and each
-// wait must end once.
+// A gate gets what may come over the wire: calls in any order, by anybody,
+// about any generation and round. Its accounts must balance, and each wait must
+// end once.
 
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
 
+#include "gtest/gtest.h"
+#include "tests/cc/fuzz_input.h"
 #include "tests/cc/gate_accounting.h"
-#include "tests/fuzz/fuzz_input.h"
 #include "tf_syncrep/cc/lib/gate/sync_gate.h"
 
 namespace tf_syncrep {
@@ -20,32 +20,33 @@ class GateFuzz {
   explicit GateFuzz(FuzzInput* input) : input_(*input) {}
 
   void Run() {
-    SyncGateOptions options;
-    options.quorum = input_.Number();
-    options.total = input_.Number();
-    options.strict = input_.Pick(2) == 0;
-    options.gathers = input_.Pick(2) == 0;
-    options.lease = Seconds();
-    options.start_lease = Seconds();
-    options.updater_lease = Seconds();
-    if (!SyncGate::CheckOptions(options).ok()) {
-      return;
-    }
-    SyncGate gate(options, [this] { return now_; });
-    while (!input_.is_over()) {
+    SyncGate gate(Options(), [this] { return now_; });
+    while (!input_.is_over() && !testing::Test::HasFailure()) {
       Call(&gate);
       gate.Poll();
-      const std::string broken =
-          BrokenIdentities(gate.Stats(), num_updates_, num_applied_);
-      Require(broken.empty(), broken.c_str());
+      EXPECT_EQ(BrokenIdentities(gate.Stats(), num_updates_, num_applied_), "");
     }
     gate.Shutdown();
     for (const auto& [wait, num_ends] : ends_) {
-      Require(num_ends == 1, "each wait ends once");
+      EXPECT_EQ(num_ends, 1) << "each wait ends once";
     }
   }
 
  private:
+  SyncGateOptions Options() {
+    SyncGateOptions options;
+    do {
+      options.quorum = input_.Number();
+      options.total = input_.Number();
+      options.strict = input_.Pick(2) == 0;
+      options.gathers = input_.Pick(2) == 0;
+      options.lease = Seconds();
+      options.start_lease = Seconds();
+      options.updater_lease = Seconds();
+    } while (!SyncGate::CheckOptions(options).ok());
+    return options;
+  }
+
   // Converts an op's attribute to a time, as in sync_gate_kernels.cc.
   SyncGate::Time Seconds() {
     constexpr int64_t kMost = 1'000'000'000;
@@ -179,11 +180,9 @@ class GateFuzz {
   int64_t num_applied_ = 0;
 };
 
+TEST(GateFuzzTest, AccountsBalanceAndEachWaitEndsOnce) {
+  RunSeeds([](FuzzInput* input) { GateFuzz(input).Run(); });
+}
+
 }  // namespace
 }  // namespace tf_syncrep
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  tf_syncrep::FuzzInput input(data, size);
-  tf_syncrep::GateFuzz(&input).Run();
-  return 0;
-}

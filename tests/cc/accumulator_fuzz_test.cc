@@ -1,27 +1,24 @@
-// Fuzzes accumulators with what may come over the wire: gradients of any step
-// or round, with any rows and any values, and takes and resets in any order.
+// Accumulators get what may come over the wire: gradients of any step or round,
+// with any rows and any values, and takes and resets in any order.
 // Their counts must add up, and the rows of a result must ascend.
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
+#include <utility>
 #include <vector>
 
-#include "tests/fuzz/fuzz_input.h"
+#include "gtest/gtest.h"
+#include "tests/cc/fuzz_input.h"
+#include "tests/cc/inline_sharder.h"
 #include "tf_syncrep/cc/lib/accumulator.h"
 #include "tf_syncrep/cc/lib/accumulator_dense.h"
 #include "tf_syncrep/cc/lib/accumulator_sparse.h"
-#include "tf_syncrep/cc/lib/sharder.h"
+#include "tf_syncrep/cc/lib/float16.h"
 
 namespace tf_syncrep {
 namespace {
-
-// Runs shards one after the other, so that an input always does the same.
-class InlineSharder final : public Sharder {
- private:
-  int num_threads() const override { return 3; }
-  void Schedule(std::function<void()> task) override { task(); }
-};
 
 template <typename T>
 class AccumulatorFuzz {
@@ -35,20 +32,20 @@ class AccumulatorFuzz {
                      [this] { return MakeSum(); }) {}
 
   void Run() {
-    while (!input_.is_over()) {
+    while (!input_.is_over() && !testing::Test::HasFailure()) {
       Call();
       const AccumulatorStats stats = accumulator_.stats();
-      Require(stats.pushed == stats.accepted + stats.stale,
-              "pushed = accepted + stale");
-      Require(stats.accepted == stats.taken + stats.voided + stats.held,
-              "accepted = taken + voided + held");
-      Require(stats.held >= 0, "what is held is not negative");
+      EXPECT_EQ(stats.pushed, stats.accepted + stats.stale)
+          << "pushed = accepted + stale";
+      EXPECT_EQ(stats.accepted, stats.taken + stats.voided + stats.held)
+          << "accepted = taken + voided + held";
+      EXPECT_GE(stats.held, 0) << "what is held is not negative";
     }
     for (const auto& take : takes_) {
       accumulator_.Cancel(take);
     }
-    Require(num_ended_ == static_cast<int64_t>(takes_.size()),
-            "each take ends once");
+    EXPECT_EQ(num_ended_, static_cast<int64_t>(takes_.size()))
+        << "each take ends once";
   }
 
  private:
@@ -88,11 +85,12 @@ class AccumulatorFuzz {
   void Push() {
     const int64_t step = input_.Number();
     const int64_t row_size = input_.Pick(5);
-    InlineSharder sharder;
+    InlineSharder sharder(3);
     std::vector<int64_t> held;
     Array<int64_t> rows;
     if (is_sparse_) {
-      Require(rows.Allocate(input_.Pick(20)), "there is memory for some rows");
+      EXPECT_TRUE(rows.Allocate(input_.Pick(20)))
+          << "there is memory for some rows";
       for (int64_t& row : rows) {
         const int64_t number = input_.Number();
         row = number < 0 ? -(number + 1) : number;
@@ -126,7 +124,7 @@ class AccumulatorFuzz {
     if (taken.sum == nullptr) {
       return;
     }
-    InlineSharder sharder;
+    InlineSharder sharder(3);
     GradientSum& sum = *taken.sum;
     if (is_sparse_) {
       SparseResult result;
@@ -134,7 +132,7 @@ class AccumulatorFuzz {
           reduction_, taken.num_gradients, sharder, &result);
       const auto* rows = static_cast<const int64_t*>(result.rows.data);
       for (int64_t i = 1; i < result.num_rows; ++i) {
-        Require(rows[i - 1] < rows[i], "rows ascend, each once");
+        EXPECT_TRUE(rows[i - 1] < rows[i]) << "rows ascend, each once";
       }
       return;
     }
@@ -193,21 +191,14 @@ class AccumulatorFuzz {
   int64_t num_ended_ = 0;
 };
 
+template <typename T>
+class AccumulatorFuzzTest : public testing::Test {};
+using Types = testing::Types<float, double, Half>;
+TYPED_TEST_SUITE(AccumulatorFuzzTest, Types);
+
+TYPED_TEST(AccumulatorFuzzTest, CountsAddUpAndRowsOfAResultAscend) {
+  RunSeeds([](FuzzInput* input) { AccumulatorFuzz<TypeParam>(input).Run(); });
+}
+
 }  // namespace
 }  // namespace tf_syncrep
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  tf_syncrep::FuzzInput input(data, size);
-  switch (input.Pick(3)) {
-    case 0:
-      tf_syncrep::AccumulatorFuzz<float>(&input).Run();
-      break;
-    case 1:
-      tf_syncrep::AccumulatorFuzz<double>(&input).Run();
-      break;
-    default:
-      tf_syncrep::AccumulatorFuzz<tf_syncrep::Half>(&input).Run();
-      break;
-  }
-  return 0;
-}

@@ -17,6 +17,7 @@ import waiting
 
 from tf_syncrep.python.distribute import allow, local_cluster, readiness
 from tf_syncrep.python.distribute.cluster import TaskConfig
+from tf_syncrep.python.distribute.errors import UsageError
 
 SCRIPT = pathlib.Path(__file__).with_name("listening_script.py")
 
@@ -325,7 +326,7 @@ def test_a_library_that_cannot_be_preloaded_opens_no_port(
     )
     if message != "was not built":
         (folder / "libtf_syncrep_allow.so").touch()
-    with pytest.raises(allow.AllowError, match=f"{message}.*; --allow all opens"):
+    with pytest.raises(UsageError, match=f"{message}.*; --allow all opens"):
         allow.environment("local", CONFIG, {})
     assert allow.environment("all", CONFIG, {}) == {}
 

@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tf_syncrep.python.distribute.errors import UsageError
+
 _EXAMPLE = (
     '{"cluster": {"worker": ["host:port"], "ps": ["host:port"]}, '
     '"task": {"type": "worker", "index": 0}}'
@@ -28,7 +30,7 @@ _ADDRESS = re.compile(rf"({_NAME}|\[[0-9A-Fa-f:.]+(?:%\w+)?\]):([0-9]{{1,5}})")
 _LISTENING = ("worker", "ps")
 
 
-class ClusterConfigError(ValueError):
+class ClusterConfigError(UsageError, ValueError):
     """TF_CONFIG is missing, or does not describe a possible cluster.
 
     Example:

@@ -5,16 +5,14 @@ import os
 import sys
 from collections.abc import Sequence
 
+from tf_syncrep.python.distribute.errors import UsageError
+
 # Which tasks run the script; the others run `tf-syncrep serve`.
 SCRIPT_JOBS = {
     "coordinator": ("chief",),
     "workers": ("chief", "worker"),
     "all": ("chief", "worker", "ps"),
 }
-
-
-class ScriptError(ValueError):
-    """The script does not exist."""
 
 
 def command(script: str, args: Sequence[str] = (), module: bool = False) -> list[str]:
@@ -29,17 +27,17 @@ def command(script: str, args: Sequence[str] = (), module: bool = False) -> list
 def check(script: str, module: bool = False) -> None:
     """Checks that a script exists.
 
-    Raises ScriptError: the script does not exist.
+    Raises UsageError: the script does not exist.
     """
     if module:
         if not _module_exists(script):
-            raise ScriptError(f"there is no module {script!r}")
+            raise UsageError(f"there is no module {script!r}")
     elif not os.path.exists(script):
-        raise ScriptError(f"the script {script!r} does not exist")
+        raise UsageError(f"the script {script!r} does not exist")
     elif os.path.isdir(script) and not os.path.exists(
         os.path.join(script, "__main__.py")
     ):
-        raise ScriptError(f"the folder {script!r} has no __main__.py")
+        raise UsageError(f"the folder {script!r} has no __main__.py")
 
 
 def _is_executable_file(path: str) -> bool:

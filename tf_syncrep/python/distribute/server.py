@@ -14,9 +14,9 @@ from tf_syncrep.python.distribute import (
     ports,
     proxies,
     threads,
-    tls,
     tunnels,
 )
+from tf_syncrep.python.distribute.errors import UsageError
 
 SERVED_TYPES = ("ps", "worker")
 BAD_CONFIG = 2
@@ -60,12 +60,7 @@ def serve(
         ports.check_port_is_free(task.port, os.environ)
         allow.restrict_this_process(allowed, task)
         os.environ.update(proxies.environment(task, os.environ))
-    except (
-        allow.AllowError,
-        cluster.ClusterConfigError,
-        ports.PortUnavailableError,
-        tls.TlsError,
-    ) as error:
+    except UsageError as error:
         _exit(BAD_CONFIG, error)
     try:
         # TensorFlow is imported only now, so that the errors above are reported at

@@ -182,7 +182,7 @@ def test_a_task_lets_in_whom_it_is_told_to(namespace, args, outcome):
 )
 def test_a_server_lets_in_whom_it_is_told_to(namespace, args):
     ports = local_cluster.LocalCluster(0, 1, chief=False)
-    port = ports.tasks[0].config.port
+    port = ports.tasks[0].port
     ports.close()
     config = TaskConfig({"ps": [f"{namespace.inside}:{port}"]}, "ps", 0)
     with commands.Command(

@@ -70,6 +70,13 @@ class TaskConfig:
     rpc_layer: str = "grpc"
 
     @property
+    def name(self) -> str:
+        """The name for people: "chief", "evaluator", "worker-1" or "ps-0"."""
+        if self.task_type in ("chief", EVALUATOR):
+            return self.task_type
+        return f"{self.task_type}-{self.task_index}"
+
+    @property
     def address(self) -> str:
         """This task's own "host:port"."""
         return self.cluster[self.task_type][self.task_index]

@@ -1,4 +1,4 @@
-"""The training script that a task runs: its command line, and whether it exists."""
+"""What a task runs: the training script, if it exists, or this package."""
 
 import importlib.util
 import os
@@ -13,6 +13,19 @@ SCRIPT_JOBS = {
     "workers": ("chief", "worker"),
     "all": ("chief", "worker", "ps"),
 }
+
+# Runs this very package in a child. The path of the parent's copy is last on the module
+# path. The current folder, which `-c` puts first unless PYTHONSAFEPATH is set, is
+# removed, since it may contain a folder with the package's name.
+_RUN = """\
+import sys
+sys.path[:1] = filter(None, sys.path[:1])
+sys.path.append({root!r})
+sys.argv[0] = "tf-syncrep"
+from tf_syncrep.python.{module} import main
+sys.exit(main())
+"""
+_PACKAGE_DIRECTORY = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 
 
 def command(script: str, args: Sequence[str] = (), module: bool = False) -> list[str]:
@@ -38,6 +51,20 @@ def check(script: str, module: bool = False) -> None:
         os.path.join(script, "__main__.py")
     ):
         raise UsageError(f"the folder {script!r} has no __main__.py")
+
+
+def server_command(allow: str) -> list[str]:
+    """Returns the command that serves a task with this interpreter and this package.
+
+    `allow`: who may connect to it, as in `--allow`.
+    """
+    return own_command("cli", "serve", "--allow", allow)
+
+
+def own_command(module: str, *args: str) -> list[str]:
+    """Returns the command for `main` of a module with this interpreter and package."""
+    root = os.path.dirname(_PACKAGE_DIRECTORY)
+    return [sys.executable, "-c", _RUN.format(root=root, module=module), *args]
 
 
 def _is_executable_file(path: str) -> bool:

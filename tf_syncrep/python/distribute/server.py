@@ -9,10 +9,10 @@ from typing import NoReturn
 from tf_syncrep.python.distribute import (
     allow,
     cluster,
-    local_cluster,
     memory,
     ports,
     proxies,
+    script,
     threads,
     tunnels,
 )
@@ -55,7 +55,7 @@ def serve(
             )
         if tls_files is not None:
             environ = tunnels.open_for(task, tls_files, allowed, tls_base_port)
-            command = local_cluster.server_command(allow.LOCAL)
+            command = script.server_command(allow.LOCAL)
             os.execve(command[0], command, environ)
         ports.check_port_is_free(task.port, os.environ)
         allow.restrict_this_process(allowed, task)

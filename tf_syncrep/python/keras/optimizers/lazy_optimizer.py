@@ -9,12 +9,14 @@ from tf_syncrep.python.keras.optimizers import handle_ops, rounding_tf_ops
 from tf_syncrep.python.keras.optimizers.base_optimizer import (
     BaseOptimizer,
     is_beyond_kernels,
+    with_common_text,
 )
 from tf_syncrep.python.ops import adam_async_ops, rule_ops
 
 __all__ = ["LazyOptimizer"]
 
 
+@with_common_text
 class LazyOptimizer(BaseOptimizer):
     """Base class of optimizers whose updates only touch the rows of a sparse gradient.
 
@@ -39,16 +41,7 @@ class LazyOptimizer(BaseOptimizer):
         learning_rate: a number of at least 0, or a
             `tf.keras.optimizers.schedules.LearningRateSchedule`; in Keras 3 also a
             callable without arguments that returns the rate.
-        weight_decay: if set, each step subtracts this, times the learning rate, times
-            the variable from each variable, also in rows that no gradient names.
-        clipnorm: if set, the norm to which the gradient of each variable is clipped.
-        clipvalue: if set, the absolute value to which each element of a gradient is
-            clipped.
-        global_clipnorm: if set, the norm to which all gradients together are clipped.
-        use_ema: whether to keep a moving average of each variable.
-        ema_momentum: decay of that average, in [0, 1].
-        ema_overwrite_frequency: if set, the variables are overwritten by their
-            averages every so many steps.
+        {{base_arguments}}
         name: the optimizer's name; None for the class's.
         stochastic_rounding: round half and bfloat16 variables up or down at random, so
             that each is right on average, and steps that are too small for its dtype

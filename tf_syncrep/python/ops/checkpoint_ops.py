@@ -39,11 +39,7 @@ def checkpoint_begin(
     whole_names: Sequence[str],
     tensors: Sequence[Any] = (),
     tensor_names: Sequence[str] = (),
-    *,
-    max_kept_bytes: int,
-    patience_secs: float,
-    max_bytes_per_sec: float = 0.0,
-    name=None,
+    **attributes: Any,
 ):
     """Begins to write a checkpoint that shows this moment: Syncrep>CheckpointBegin."""
     return op_library.load().syncrep_checkpoint_begin(
@@ -57,10 +53,7 @@ def checkpoint_begin(
         _strings(whole_names),
         list(tensors),
         _strings(tensor_names),
-        max_kept_bytes=max_kept_bytes,
-        patience_secs=patience_secs,
-        max_bytes_per_sec=max_bytes_per_sec,
-        name=name,
+        **attributes,
     )
 
 
@@ -95,12 +88,7 @@ def ref_checkpoint_begin(
     piece_names,
     tensors,
     tensor_names,
-    *,
-    max_kept_bytes,
-    patience_secs,
-    max_bytes_per_sec=0.0,
-    owner="",
-    name=None,
+    **attributes: Any,
 ):
     """Accepts a checkpoint in a graph of `tf.compat.v1`: Syncrep>RefCheckpointBegin."""
     return op_library.load().syncrep_ref_checkpoint_begin(
@@ -114,11 +102,7 @@ def ref_checkpoint_begin(
         _strings([]),
         list(tensors),
         _strings(tensor_names),
-        max_kept_bytes=max_kept_bytes,
-        patience_secs=patience_secs,
-        max_bytes_per_sec=max_bytes_per_sec,
-        owner=owner,
-        name=name,
+        **attributes,
     )
 
 

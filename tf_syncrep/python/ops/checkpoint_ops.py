@@ -22,6 +22,8 @@ import tensorflow as tf
 
 from tf_syncrep.python.ops import op_library
 
+_raw_ops: Any = op_library.load()
+
 
 def __getattr__(name: str) -> Any:
     return op_library.function(name, ("checkpoint_",))
@@ -42,7 +44,7 @@ def checkpoint_begin(
     **attributes: Any,
 ):
     """Begins to write a checkpoint that shows this moment: Syncrep>CheckpointBegin."""
-    return op_library.load().syncrep_checkpoint_begin(
+    return _raw_ops.syncrep_checkpoint_begin(
         handle,
         prefix,
         token,
@@ -59,7 +61,7 @@ def checkpoint_begin(
 
 def checkpoint_keep(variable, rows=None, name=None):
     """Keeps rows for a checkpoint that is being written: Syncrep>CheckpointKeep."""
-    return op_library.load().syncrep_checkpoint_keep(
+    return _raw_ops.syncrep_checkpoint_keep(
         variable, _rows(rows), all=rows is None, name=name
     )
 
@@ -68,7 +70,7 @@ def checkpoint_restore(
     prefixes, groups, pieces, piece_names, wholes, whole_names, name=None
 ):
     """Reads variables from a checkpoint: Syncrep>CheckpointRestore."""
-    return op_library.load().syncrep_checkpoint_restore(
+    return _raw_ops.syncrep_checkpoint_restore(
         prefixes,
         [variable for group in groups for variable in group],
         *_layout(groups, pieces, piece_names),
@@ -91,7 +93,7 @@ def ref_checkpoint_begin(
     **attributes: Any,
 ):
     """Accepts a checkpoint in a graph of `tf.compat.v1`: Syncrep>RefCheckpointBegin."""
-    return op_library.load().syncrep_ref_checkpoint_begin(
+    return _raw_ops.syncrep_ref_checkpoint_begin(
         handle,
         prefix,
         token,
@@ -108,14 +110,14 @@ def ref_checkpoint_begin(
 
 def ref_checkpoint_keep(variable, rows=None, name=None):
     """Is `checkpoint_keep` for a reference variable: Syncrep>RefCheckpointKeep."""
-    return op_library.load().syncrep_ref_checkpoint_keep(
+    return _raw_ops.syncrep_ref_checkpoint_keep(
         variable, _rows(rows), all=rows is None, name=name
     )
 
 
 def ref_checkpoint_restore(prefixes, groups, pieces, piece_names, name=None):
     """Is `checkpoint_restore` for a v1 graph: Syncrep>RefCheckpointRestore."""
-    return op_library.load().syncrep_ref_checkpoint_restore(
+    return _raw_ops.syncrep_ref_checkpoint_restore(
         prefixes,
         *_handles_and_references(groups),
         *_layout(groups, pieces, piece_names),

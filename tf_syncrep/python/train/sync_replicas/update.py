@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.ops import checkpoint_ops
-from tf_syncrep.python.sync.gradients import flatten
+from tf_syncrep.python.sync.gradients import flatten, identity
 from tf_syncrep.python.train.adagrad import AdagradOptimizer
 from tf_syncrep.python.train.adam_async import AdamAsyncOptimizer
 from tf_syncrep.python.train.ftrl import FtrlOptimizer
@@ -76,13 +76,5 @@ class Update:
                 else:
                     first = checkpoint_ops.ref_checkpoint_keep(variable, rows)
                 with tf.control_dependencies([first]):
-                    kept.append(_identity(average))
+                    kept.append(identity(average))
         return kept
-
-
-def _identity(gradient):
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(
-            tf.identity(gradient.values), gradient.indices, gradient.dense_shape
-        )
-    return tf.identity(gradient)

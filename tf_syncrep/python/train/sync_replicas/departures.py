@@ -120,6 +120,7 @@ class Departures:
         self._tell(target, lambda session: session.run(self._close_op, feed))
 
     def stay_of(self, session: Any) -> _Stay:
+        """Returns the stay of this replica at a session's server. Needs the lock."""
         target = tf.compat.as_text(session.sess_str or "")
         return self._stays.setdefault(target, _Stay(self, target))
 

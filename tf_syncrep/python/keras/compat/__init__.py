@@ -30,8 +30,10 @@ these inner optimizers, and it has the `iterations` of the first one.
 """
 
 from tf_syncrep.python.keras.compat.averages import finalize_variable_values
-from tf_syncrep.python.keras.compat.cancellation import apart_from_closures
-from tf_syncrep.python.keras.compat.executors import isolate_workers
+from tf_syncrep.python.keras.compat.coordinator import (
+    apart_from_closures,
+    isolate_workers,
+)
 from tf_syncrep.python.keras.compat.native import (
     IS_KERAS_3,
     in_stateless_scope,
@@ -51,6 +53,7 @@ from tf_syncrep.python.keras.compat.stock_files import (
     holds_values_of,
     saved_as_stock,
 )
+from tf_syncrep.python.keras.compat.tracing import compiled_by_xla
 from tf_syncrep.python.keras.compat.tracking import (
     NAME_OF_EMBEDDINGS,
     forget,
@@ -58,14 +61,11 @@ from tf_syncrep.python.keras.compat.tracking import (
     untrack,
     without_variables,
 )
-from tf_syncrep.python.keras.compat.xla import compiled_by_xla
 
 if IS_KERAS_3:
-    from tf_syncrep.python.keras.compat.keras3 import SlotOptimizer
-    from tf_syncrep.python.keras.compat.receiving_keras3 import ReceivingOptimizer
+    from tf_syncrep.python.keras.compat.keras3 import ReceivingOptimizer, SlotOptimizer
 else:
-    from tf_syncrep.python.keras.compat.keras2 import SlotOptimizer
-    from tf_syncrep.python.keras.compat.receiving_keras2 import ReceivingOptimizer
+    from tf_syncrep.python.keras.compat.keras2 import ReceivingOptimizer, SlotOptimizer
 
 __all__ = [
     "IS_KERAS_3",

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from absl import logging
 
-from tf_syncrep.python.keras.compat.closures import worker_index
+from tf_syncrep.python.keras.compat.coordinator import is_made, worker_index
 from tf_syncrep.python.keras.compat.data_adapters import Adapter
-from tf_syncrep.python.keras.compat.datasets import is_made
 from tf_syncrep.python.keras.fit.adapters import without_optionals
 from tf_syncrep.python.keras.fit.chunks import ITERATOR_SPEC, batch_of, take_chunk
 from tf_syncrep.python.keras.fit.ends import Ends, Window

@@ -8,11 +8,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.keras.compat.call_time import captured_tensors, value_at_call
 from tf_syncrep.python.keras.compat.graph_edges import return_results_at_once
-from tf_syncrep.python.keras.compat.random_seeds import seeds_of_copy
-from tf_syncrep.python.keras.compat.replaced import TRACING
-from tf_syncrep.python.keras.compat.traces import traced_anew
+from tf_syncrep.python.keras.compat.tracing import (
+    TRACING,
+    captured_tensors,
+    seeds_of_copy,
+    traced_anew,
+    value_at_call,
+)
 from tf_syncrep.python.keras.fit.batches import Reading
 from tf_syncrep.python.keras.fit.metrics import NO_METRICS, Results
 from tf_syncrep.python.keras.fit.packing import packed, unpacked

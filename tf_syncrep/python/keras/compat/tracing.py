@@ -230,7 +230,7 @@ def traced_anew() -> Iterator[None]:
     """Within this context, `tf.function`s that a graph calls are traced for it.
 
     A trace of theirs for another graph may have captured tensors of that one, or
-    variables for which others stand now (`compat/tracing.py`).
+    variables for which others stand now (`standing_for`).
 
     Private: no public function says which trace of a function a call takes.
     """

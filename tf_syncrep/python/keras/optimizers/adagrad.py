@@ -54,6 +54,11 @@ class Adagrad(RuleOptimizer):
     and Stochastic Optimization", 2011, in the form that Keras has.
     """
 
+    _own_arguments = (
+        "initial_accumulator_value",
+        "epsilon",
+    )
+
     def __init__(
         self,
         learning_rate: Any = 0.001,
@@ -110,11 +115,3 @@ class Adagrad(RuleOptimizer):
             learning_rate * gradient, tf.sqrt(accumulator + self.epsilon)
         )
         return rows - step, {"accumulator": accumulator}
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the configuration; `from_config` makes an equal optimizer of it."""
-        return {
-            **super().get_config(),
-            "initial_accumulator_value": self.initial_accumulator_value,
-            "epsilon": self.epsilon,
-        }

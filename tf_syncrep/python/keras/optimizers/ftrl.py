@@ -70,6 +70,15 @@ class FTRL(RuleOptimizer):
     the form that Keras has.
     """
 
+    _own_arguments = (
+        "learning_rate_power",
+        "initial_accumulator_value",
+        "l1_regularization_strength",
+        "l2_regularization_strength",
+        "l2_shrinkage_regularization_strength",
+        "beta",
+    )
+
     def __init__(
         self,
         learning_rate: Any = 0.001,
@@ -160,18 +169,4 @@ class FTRL(RuleOptimizer):
         return tf.where(moves, new_rows, rows), {
             "accumulator": tf.where(moves, accumulator, slots["accumulator"]),
             "linear": tf.where(moves, linear, slots["linear"]),
-        }
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the configuration; `from_config` makes an equal optimizer of it."""
-        return {
-            **super().get_config(),
-            "learning_rate_power": self.learning_rate_power,
-            "initial_accumulator_value": self.initial_accumulator_value,
-            "l1_regularization_strength": self.l1_regularization_strength,
-            "l2_regularization_strength": self.l2_regularization_strength,
-            "l2_shrinkage_regularization_strength": (
-                self.l2_shrinkage_regularization_strength
-            ),
-            "beta": self.beta,
         }

@@ -29,9 +29,9 @@ def gather(handle: tf.Tensor, rows: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     return tf.raw_ops.ResourceGather(resource=handle, indices=rows, dtype=dtype)
 
 
-def scatter(handle: tf.Tensor, rows: tf.Tensor, values: Any) -> None:
+def scatter(handle: tf.Tensor, rows: tf.Tensor, value: Any) -> None:
     """Writes rows of a variable."""
-    tf.raw_ops.ResourceScatterUpdate(resource=handle, indices=rows, updates=values)
+    tf.raw_ops.ResourceScatterUpdate(resource=handle, indices=rows, updates=value)
 
 
 def sum_by_row(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -1,7 +1,8 @@
 """The base class of optimizers that move only the rows that a gradient names."""
 
+import functools
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
@@ -159,38 +160,31 @@ class LazyOptimizer(BaseOptimizer):
         rate = tf.cast(learning_rate, dtype)
         rounding = self.rounding_of(variable)
         handles = {k: x.handle for k, x in self._slots_of_rule(variable).items()}
-        if not isinstance(gradient, tf.IndexedSlices):
-            values, slots = self.update_rows(
-                tf.cast(handle_ops.read(variable.handle, var_dtype), dtype),
-                tf.cast(gradient, dtype),
-                {k: handle_ops.read(handle, dtype) for k, handle in handles.items()},
-                rate,
-            )
-            values = rounding_tf_ops.narrow(values, var_dtype, rounding)
-            handle_ops.assign(variable.handle, values)
-            for name, handle in handles.items():
-                handle_ops.assign(handle, slots[name])
-            return
-        rows, summed = handle_ops.sum_by_row(
-            tf.cast(gradient.values, dtype), gradient.indices
-        )
+        if isinstance(gradient, tf.IndexedSlices):
+            values = tf.cast(gradient.values, dtype)
+            rows, gradient = handle_ops.sum_by_row(values, gradient.indices)
+            get = functools.partial(handle_ops.gather, rows=rows)
+            put = functools.partial(handle_ops.scatter, rows=rows)
+        else:
+            rows, gradient = None, tf.cast(gradient, dtype)
+            get, put = handle_ops.read, handle_ops.assign
         values, slots = self.update_rows(
-            tf.cast(handle_ops.gather(variable.handle, rows, var_dtype), dtype),
-            summed,
-            {
-                k: handle_ops.gather(handle, rows, dtype)
-                for k, handle in handles.items()
-            },
+            tf.cast(get(variable.handle, dtype=var_dtype), dtype),
+            gradient,
+            {k: get(handle, dtype=dtype) for k, handle in handles.items()},
             rate,
         )
         values = rounding_tf_ops.narrow(values, var_dtype, rounding, rows)
-        handle_ops.scatter(variable.handle, rows, values)
+        put(variable.handle, value=values)
         for name, handle in handles.items():
-            handle_ops.scatter(handle, rows, slots[name])
+            put(handle, value=slots[name])
 
 
 class RuleOptimizer(LazyOptimizer):
     """A lazy optimizer whose updates are one op, if there is a kernel for it."""
+
+    #: The arguments that only this class has. Attributes have their values.
+    _own_arguments: ClassVar[Sequence[str]] = ()
 
     def rule(self) -> tuple[str, dict[str, float]]:
         """Returns the rule's name, and its numbers except `lr`; to be overridden."""
@@ -225,3 +219,8 @@ class RuleOptimizer(LazyOptimizer):
         else:
             gradient = tf.cast(gradient, variable.dtype)
             rule_ops.resource_apply_rule(*operands, gradient, rounding=rounding)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the configuration; `from_config` makes an equal optimizer of it."""
+        own = {name: getattr(self, name) for name in self._own_arguments}
+        return {**super().get_config(), **own}

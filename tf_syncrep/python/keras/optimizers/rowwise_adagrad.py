@@ -56,6 +56,11 @@ class RowwiseAdagrad(RuleOptimizer):
     Source: EXACT_ROWWISE_ADAGRAD of FBGEMM, with which TorchRec trains tables.
     """
 
+    _own_arguments = (
+        "initial_accumulator_value",
+        "epsilon",
+    )
+
     def __init__(
         self,
         learning_rate: Any = 0.01,
@@ -114,11 +119,3 @@ class RowwiseAdagrad(RuleOptimizer):
             learning_rate, tf.sqrt(accumulator) + self.epsilon
         )
         return rows - step_size * gradient, {"accumulator": accumulator}
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the configuration; `from_config` makes an equal optimizer of it."""
-        return {
-            **super().get_config(),
-            "initial_accumulator_value": self.initial_accumulator_value,
-            "epsilon": self.epsilon,
-        }

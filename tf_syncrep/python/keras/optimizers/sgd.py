@@ -56,6 +56,11 @@ class SGD(RuleOptimizer):
     learning", 2013, for `nesterov`.
     """
 
+    _own_arguments = (
+        "momentum",
+        "nesterov",
+    )
+
     def __init__(
         self,
         learning_rate: Any = 0.01,
@@ -118,12 +123,4 @@ class SGD(RuleOptimizer):
         m = self.momentum * slots["momentum"] + step
         return rows + (self.momentum * m + step if self.nesterov else m), {
             "momentum": m
-        }
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the configuration; `from_config` makes an equal optimizer of it."""
-        return {
-            **super().get_config(),
-            "momentum": self.momentum,
-            "nesterov": self.nesterov,
         }

@@ -85,7 +85,6 @@ class Saving:
     """
 
     def __init__(self):
-        """Begins with nothing."""
         self.manifest: Manifest | None = None
         self.bytes_written: int = 0
         self.rows_written: int = 0

@@ -16,7 +16,6 @@ class FunctionCalls:
     """Calls functions, which steps of other threads do not hold up."""
 
     def __init__(self, apart: Callable[[], Any] = contextlib.nullcontext):
-        """Traces nothing yet."""
         self._apart = apart
         self._contents: Contents | None = None
         self._writers: list[Any] = []

@@ -93,7 +93,6 @@ class _Answers(SessionLoop):
     """
 
     def __init__(self, take: Take, asked: Any, given: Any, num_readers: int):
-        """Builds the ops."""
         number, stream, last = asked.dequeue()
         self._taken = [stream, number, *take(stream, last)]
         self._answer = [tf.compat.v1.placeholder(tf.int64, []) for _ in range(3)]

@@ -16,7 +16,6 @@ class SessionLoop(tf.compat.v1.train.QueueRunner):
     """
 
     def __init__(self, *, title: str, **arguments: Any):
-        """Creates the queue runner."""
         super().__init__(**arguments)
         self._title = title
         self._errors: list[Exception] = []

@@ -112,7 +112,6 @@ class Reading(abc.ABC):
     """How functions of executions read batches, of which it holds none."""
 
     def __init__(self, spec: Any):
-        """Reads batches of these specs."""
         self._spec = spec
 
     @abc.abstractmethod
@@ -131,7 +130,6 @@ class SentBatches(Batches):
     """
 
     def __init__(self, adapter: Adapter, goes_on: bool, argument: str = "x"):
-        """Reads nothing yet."""
         self.argument = argument
         self._adapter = adapter
         self.element_spec = adapter.dataset.element_spec
@@ -228,7 +226,6 @@ class WorkersBatches(Batches):
     """Batches that each worker reads by itself, without a break between epochs."""
 
     def __init__(self, iterator: Any, num_steps: int, element_spec: Any):
-        """Wraps the workers' iterators."""
         self._iterator = iterator
         self.element_spec = element_spec
         self._steps_of_epoch = self.num_steps = num_steps
@@ -285,7 +282,6 @@ class WorkersPasses(Batches):
     num_steps = None
 
     def __init__(self, datasets: WorkersDatasets):
-        """Reads nothing yet."""
         self.element_spec = datasets.element_spec
         self._datasets = datasets
         self._queues = datasets.queues

@@ -164,7 +164,6 @@ class Executions:
         next_number: Callable[[], int],
         strategy: Any,
     ):
-        """Traces nothing yet."""
         self._step = step
         self._reading = reading
         self._next_number = next_number

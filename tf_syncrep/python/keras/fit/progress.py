@@ -41,7 +41,6 @@ class ProgressBar(tf.keras.callbacks.ProgbarLogger):
     """
 
     def __init__(self):
-        """Shows nothing yet."""
         super().__init__(*([] if IS_KERAS_3 else ["steps"]))
         self._num_steps: int | None = None
         self._num_batches = 0
@@ -80,7 +79,6 @@ class ProgressLines(tf.keras.callbacks.Callback):
     _supports_tf_logs = True
 
     def __init__(self, now: Callable[[], float] = time.monotonic):
-        """Writes nothing yet."""
         super().__init__()
         self._now = now
         self._epoch = 0

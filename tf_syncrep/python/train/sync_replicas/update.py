@@ -35,7 +35,6 @@ class Update:
     """Builds the arguments of an update by one optimizer."""
 
     def __init__(self, optimizer: Any, has_moving_averages: bool):
-        """Creates it."""
         self._opt = optimizer
         self._has_moving_averages = has_moving_averages
 

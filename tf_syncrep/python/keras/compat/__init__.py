@@ -12,9 +12,6 @@ Each use has a comment that says why. All were checked on TensorFlow 2.15.1 (Ker
   `add_filled_slot`, in the order of `variables`;
 * `update_variable(gradient, variable, learning_rate)`, to be overridden, makes one
   update of one variable, and is called where the variable is (its device, its replica);
-* `_sum_equal_rows(gradients)` and `_sum_over_replicas(gradients, variables)`, to be
-  overridden, return gradients in which each row is named once, and gradients of the
-  whole step;
 * `slot_index(variable)` returns the variable's place among those of `create_slots`, and
   `has_slots_of(variable)` whether it is one of them;
 * `iterations` is advanced by an atomic add.

@@ -6,6 +6,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.keras.compat.gradient_sums import (
+    sum_equal_rows,
+    sum_over_replicas,
+)
+
 # Private: the base class's own check of gradients, with its warning, is there.
 _utils = importlib.import_module(
     tf.keras.optimizers.Optimizer.__module__.rpartition(".")[0] + ".utils"
@@ -100,7 +105,7 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
         if tf.distribute.in_cross_replica_context():
             if grads_and_vars and not skip_gradients_aggregation:
                 grads, variables = zip(*grads_and_vars, strict=True)
-                grads = self._sum_over_replicas(grads, variables)
+                grads = sum_over_replicas(grads, variables)
                 grads_and_vars = list(zip(grads, variables, strict=True))
             skip_gradients_aggregation = True
         return super().apply_gradients(
@@ -148,7 +153,7 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
     # Private: the base class clips each occurrence of a row separately, and then sums.
     def _clip_gradients(self, grads):
         if self._is_clipping:
-            grads = self._sum_equal_rows(grads)
+            grads = sum_equal_rows(grads)
         return super()._clip_gradients(grads)
 
     # Private: this sums equal rows on the worker. The ops do that themselves, and
@@ -158,7 +163,7 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
             self._distribution_strategy, tf.distribute.ParameterServerStrategy
         )
         if is_sent and not self._is_clipping:
-            return self._sum_equal_rows(grads)
+            return sum_equal_rows(grads)
         return grads
 
     @property

@@ -5,6 +5,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.keras.compat.gradient_sums import (
+    sum_equal_rows,
+    sum_over_replicas,
+)
 from tf_syncrep.python.keras.compat.native import native
 from tf_syncrep.python.keras.compat.tracing import outside_of_functions
 
@@ -106,7 +110,7 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
         if tf.distribute.in_cross_replica_context():
             # Private: these are the variables with which the optimizer was built.
             variables = trainable_variables or self._trainable_variables
-            grads = self._sum_over_replicas(grads, [native(v) for v in variables])
+            grads = sum_over_replicas(grads, [native(v) for v in variables])
         if self.loss_scale_factor is not None:
             grads = [_divisible(g) for g in grads]
         super().apply(grads, trainable_variables)
@@ -119,7 +123,7 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
         # The base class clips each occurrence of a row separately, and makes sparse
         # gradients dense to find their global norm.
         if self.clipnorm or self.clipvalue or self.global_clipnorm:
-            grads = self._sum_equal_rows(grads)
+            grads = sum_equal_rows(grads)
         if self.global_clipnorm:
             return tf.clip_by_global_norm(grads, self.global_clipnorm)[0]
         return super()._clip_gradients(grads)

@@ -7,8 +7,6 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.optimizers.distinct_rows import sum_equal_rows
-from tf_syncrep.python.keras.optimizers.replicas import sum_over_replicas
 from tf_syncrep.python.keras.tables import slots
 from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
 from tf_syncrep.python.keras.tables.stacked_tables import is_part, parts_of
@@ -65,10 +63,6 @@ class BaseOptimizer(compat.SlotOptimizer):
     Slots of tables are saved by table. A subclass overrides `create_slots`,
     `update_variable` and `slots`.
     """
-
-    # `compat.SlotOptimizer` calls these.
-    _sum_equal_rows = staticmethod(sum_equal_rows)
-    _sum_over_replicas = staticmethod(sum_over_replicas)
 
     def __init__(
         self,

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
+from tf_syncrep.python.keras.compat.gradient_sums import sum_by_row
 from tf_syncrep.python.keras.optimizers import handle_ops, rounding_tf_ops
 from tf_syncrep.python.keras.optimizers.base_optimizer import (
     BaseOptimizer,
@@ -162,7 +163,7 @@ class LazyOptimizer(BaseOptimizer):
         handles = {k: x.handle for k, x in self._slots_of_rule(variable).items()}
         if isinstance(gradient, tf.IndexedSlices):
             values = tf.cast(gradient.values, dtype)
-            rows, gradient = handle_ops.sum_by_row(values, gradient.indices)
+            rows, gradient = sum_by_row(values, gradient.indices)
             get = functools.partial(handle_ops.gather, rows=rows)
             put = functools.partial(handle_ops.scatter, rows=rows)
         else:

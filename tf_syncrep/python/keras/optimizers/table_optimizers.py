@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.optimizers.distinct_rows import sum_equal_rows
+from tf_syncrep.python.keras.compat.gradient_sums import sum_equal_rows
 from tf_syncrep.python.keras.optimizers.outer_optimizer import OuterOptimizer, update
 from tf_syncrep.python.keras.optimizers.own_optimizers import (
     OwnOptimizer,

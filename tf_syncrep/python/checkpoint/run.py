@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from absl import logging
 
 from tf_syncrep.python.checkpoint.directory import Directory
 from tf_syncrep.python.checkpoint.engine import Saving
@@ -20,16 +19,24 @@ _DEFAULT_SECS = 600.0
 class Run:
     """Tells when a checkpoint is due, and says of each failed one why it failed."""
 
-    def __init__(self, directory: Directory, raise_at_end: bool, **interval: Any):
+    def __init__(
+        self,
+        directory: Directory,
+        log: Callable[..., Any],
+        raise_at_end: bool,
+        **interval: Any,
+    ):
         """Begins with nothing.
 
-        `raise_at_end`: whether `end_without_last` raises an error. `**interval`:
-        seconds, then steps, between two checkpoints, by the names of the users'
-        arguments; one may be given, and 600 seconds are the default. Raises ValueError:
-        a number is out of range, or both are given.
+        `log`: logs an error, as `logging.error` does. `raise_at_end`: whether
+        `end_without_last` raises an error. `**interval`: seconds, then steps, between
+        two checkpoints, by the names of the users' arguments; one may be given, and 600
+        seconds are the default. Raises ValueError: a number is out of range, or both
+        are given.
         """
         self.progress = Progress(directory)
         self._directory = directory
+        self._log = log
         self._raise_at_end = raise_at_end
         (secs_name, secs), (steps_name, steps) = interval.items()
         if secs is not None:
@@ -77,7 +84,7 @@ class Run:
 
     def _note(self, error: BaseException) -> None:
         if error not in self._errors:
-            logging.error("A checkpoint was not written: %s", error)
+            self._log("A checkpoint was not written: %s", error)
             self._errors.append(error)
 
     def end_without_last(self) -> None:
@@ -85,7 +92,7 @@ class Run:
 
         Raises Exception: the error of the last checkpoint, if `raise_at_end` is set.
         """
-        logging.error(
+        self._log(
             "The end of this training is in no checkpoint: %d of %d were written to "
             "%s.",
             self._num_begun - len(self._errors),

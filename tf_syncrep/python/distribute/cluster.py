@@ -58,8 +58,8 @@ class TaskConfig:
     Example:
     >>> cluster = {"worker": ["node1:2222", "node2:2222"], "ps": ["node3:2222"]}
     >>> task = tfs.distribute.TaskConfig(cluster, "worker", 1)
-    >>> task.address, task.port
-    ('node2:2222', 2222)
+    >>> task.name, task.address, task.port
+    ('worker-1', 'node2:2222', 2222)
     >>> tfs.distribute.read_tf_config({"TF_CONFIG": task.to_json()}) == task
     True
     """

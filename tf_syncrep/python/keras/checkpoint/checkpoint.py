@@ -163,6 +163,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         folder = Directory(directory, "directory")
         self._run = Run(
             folder,
+            logging.error,
             bool(raise_at_end),
             every_secs=every_secs,
             every_n_steps=every_n_steps,

@@ -117,6 +117,7 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         self._directory = Directory(checkpoint_dir, "checkpoint_dir")
         self._run = Run(
             self._directory,
+            logging.error,
             bool(raise_at_end),
             save_secs=save_secs,
             save_steps=save_steps,

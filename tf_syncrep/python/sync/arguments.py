@@ -85,5 +85,6 @@ def _check(
     Raises ValueError: the value is another one.
     """
     if isinstance(value, bool) or not isinstance(value, kind) or not is_allowed(value):
-        raise ValueError(f"`{name}` must be {rule}. Received: {name}={value!r}")
+        shown = as_python(value)
+        raise ValueError(f"`{name}` must be {rule}. Received: {name}={shown!r}")
     return value

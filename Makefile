@@ -95,7 +95,7 @@ $(installed): $(tensorflow) $(sources)
 	echo "== Building tf_syncrep"
 	tools/show_build.sh $(build_dir).log $(bin)/python -m pip --disable-pip-version-check \
 	  install -v --no-build-isolation --config-settings=build-dir=$(build_dir) \
-	  ".[bench,demo,test]"
+	  ".[report,test]"
 	touch $@
 
 $(lint_tools): $(tensorflow) pyproject.toml

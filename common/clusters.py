@@ -21,7 +21,8 @@ import network_namespaces
 import output_lines
 import programs
 
-from tf_syncrep.python.distribute import local_cluster
+from tf_syncrep.python.distribute import local_cluster, script
+from tf_syncrep.python.distribute.cluster import TaskConfig
 from tf_syncrep.python.distribute.readiness import grpc_answers
 from tf_syncrep.python.distribute.task_process import TaskProcess
 
@@ -60,7 +61,7 @@ class Cluster:
     def __enter__(self) -> "Cluster":
         try:
             for name, task in self._tasks.items():
-                if task.job in self._serving:
+                if task.task_type in self._serving:
                     self.start(name)
             self.wait_until_ready()
         except BaseException:
@@ -77,7 +78,7 @@ class Cluster:
 
     def names(self, job: str) -> list[str]:
         """Returns the names of a job's tasks."""
-        return [name for name, task in self._tasks.items() if task.job == job]
+        return [name for name, task in self._tasks.items() if task.task_type == job]
 
     def address(self, name: str) -> str:
         """Returns the "host:port" of a task."""
@@ -85,11 +86,11 @@ class Cluster:
 
     def tf_config(self, name: str = "chief") -> str:
         """Returns the TF_CONFIG of a task, as JSON."""
-        return self._tasks[name].config.to_json()
+        return self._tasks[name].to_json()
 
     def environment(self, name: str = "chief") -> dict[str, str]:
         """Returns the whole environment for a process that becomes a task."""
-        return self._tasks[name].environment(self._env)
+        return local_cluster.environment(self._tasks[name], self._env)
 
     def pid(self, name: str) -> int:
         """Returns the process id of a task that was started."""
@@ -121,10 +122,10 @@ class Cluster:
         """
         task = self._tasks[name]
         if command is None:
-            command = local_cluster.server_command("all")
-            environ = task.server_environment(self._env)
+            command = script.server_command("all")
+            environ = local_cluster.server_environment(task, self._env)
         else:
-            environ = task.environment(self._env)
+            environ = local_cluster.environment(task, self._env)
 
         on_line = self._lines[name].add
         if name in self._namespaces:
@@ -184,9 +185,9 @@ class Cluster:
 
 
 def _in_namespaces(
-    tasks: Sequence[local_cluster.Task],
+    tasks: Sequence[TaskConfig],
     namespaces: Mapping[str, network_namespaces.Namespace],
-) -> list[local_cluster.Task]:
+) -> list[TaskConfig]:
     """Gives tasks the addresses at which they reach each other."""
     if not namespaces:
         return list(tasks)
@@ -194,11 +195,8 @@ def _in_namespaces(
     cluster: dict[str, list[str]] = {}
     for task in tasks:
         host = namespace.inside if task.name in namespaces else namespace.outside
-        cluster.setdefault(task.job, []).append(f"{host}:{task.config.port}")
-    return [
-        local_cluster.Task(dataclasses.replace(task.config, cluster=cluster))
-        for task in tasks
-    ]
+        cluster.setdefault(task.task_type, []).append(f"{host}:{task.port}")
+    return [dataclasses.replace(task, cluster=cluster) for task in tasks]
 
 
 def _all_threads_are_stopped(pid: int) -> bool:

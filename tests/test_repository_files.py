@@ -67,17 +67,3 @@ def test_wheels_are_built_for_the_versions_of_make_wheels():
 def test_workflows_run_the_scripts_of_ci():
     assert "run: .ci/run\n" in _workflow("ci")
     assert "run: .ci/nightly\n" in _workflow("nightly")
-
-
-def test_pre_commit_runs_each_tool_of_make_lint():
-    recipe = MAKEFILE.partition("\nlint:")[2].partition("\n\n")[0]
-    commands = re.findall(r"\$\(bin\)/([\w-]+)(?: (check|format)\b)?", recipe)
-    hooks = (ROOT / ".pre-commit-config.yaml").read_text()
-    missing = [
-        " ".join(filter(None, command))
-        for command in commands
-        if f".venv/bin/{' '.join(filter(None, command))}" not in hooks
-    ]
-    assert missing == [], "Give them a hook in .pre-commit-config.yaml."
-    schemas = set(re.findall(r"--builtin-schema (\S+)", recipe))
-    assert schemas == set(re.findall(r"--builtin-schema (\S+)", hooks))

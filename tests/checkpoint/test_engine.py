@@ -16,9 +16,11 @@ import tensorflow as tf
 
 from tf_syncrep.python.checkpoint import directory
 from tf_syncrep.python.checkpoint import engine as engine_lib
-from tf_syncrep.python.checkpoint.contents import Builder, OfPart, Piece
+from tf_syncrep.python.checkpoint.arguments import Options
+from tf_syncrep.python.checkpoint.contents import Contents, OfPart, Piece
 from tf_syncrep.python.checkpoint.directory import DamagedError, Directory
-from tf_syncrep.python.checkpoint.engine import Calls, Engine
+from tf_syncrep.python.checkpoint.engine import Engine
+from tf_syncrep.python.checkpoint.function_calls import FunctionCalls
 
 ROWS, WIDTH = 1000, 4
 
@@ -34,18 +36,17 @@ class State:
         self.slots = [tf.Variable(-part) for part in self.parts]
         self.powers = [tf.Variable([1.0]) for _ in self.parts]
         self.step = tf.Variable(0, dtype=tf.int64)
-        builder = Builder()
+        contents = self.contents = Contents()
         for p, (part, slot) in enumerate(zip(self.parts, self.slots, strict=True)):
             names = ("tables/t", "slots/m/tables/t")
             piece = Piece(p, part.shape[0], num_parts, ROWS, names)
-            builder.add_group([part, slot], [piece])
+            contents.add_group([part, slot], [piece])
             of_part = OfPart(self.powers[p], ("slots/power/tables/t",), p, num_parts)
-            builder.add_of_part(of_part)
-        builder.add_whole("step", self.step)
+            contents.add_of_part(of_part)
+        contents.add_whole("step", self.step)
         self.weight = tf.Variable([1.0, 2.0])
-        builder.add_whole("weight", self.weight)
-        builder.note_weight("weight", self.weight)
-        self.contents = builder.build()
+        contents.add_whole("weight", self.weight)
+        contents.note_weight("weight", self.weight)
 
     def train(self):
         """Changes two rows of each part."""
@@ -61,15 +62,11 @@ class State:
         return [x.numpy() for x in (*self.parts, *self.slots, *wholes)]
 
 
-def engine(path, keep=3, full_every=1, calls=None, speed=0.0):
+def engine(path, keep=3, full_every=1, calls=None, speed=None):
     return Engine(
         Directory(str(path)),
-        keep=keep,
-        full_every=full_every,
-        max_kept_bytes=1 << 20,
-        patience_secs=60.0,
-        max_bytes_per_sec=speed,
-        calls=calls or Calls(),
+        calls or FunctionCalls(),
+        Options(keep, full_every, max_kept_bytes=1 << 20, max_bytes_per_sec=speed),
     )
 
 
@@ -108,7 +105,7 @@ def test_folder_takes_one_checkpoint_at_a_time_whoever_writes_it(tmp_path):
 
 def test_what_a_program_before_had_written_is_ended(tmp_path, monkeypatch):
     """Tasks still write it when the program has ended and another one continues."""
-    calls, comes_back = Calls(), threading.Event()
+    calls, comes_back = FunctionCalls(), threading.Event()
 
     def hang():
         assert comes_back.wait(60)
@@ -127,7 +124,7 @@ def test_what_a_program_before_had_written_is_ended(tmp_path, monkeypatch):
 
 def test_task_that_writes_to_another_folder_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(directory, "_TRIAL_SECS", 0.1)
-    state, calls = State(), Calls()
+    state, calls = State(), FunctionCalls()
     of = engine(tmp_path / "of all", calls=calls)
     of.check_writable(state.contents)
     assert os.listdir(tmp_path / "of all") == []
@@ -366,7 +363,7 @@ def test_powers_of_other_parts_are_the_least_of_all(written):
 def test_disk_that_is_full_leaves_the_last_one_and_the_next_is_full(
     tmp_path, monkeypatch
 ):
-    state, calls = State(), Calls()
+    state, calls = State(), FunctionCalls()
     of = engine(tmp_path, full_every=5, calls=calls)
     state.train()
     save(of, state)
@@ -507,7 +504,7 @@ def test_crash_at_any_operation_leaves_a_checkpoint(tmp_path, monkeypatch):
     fates = []
     for at in itertools.count():
         folder = tmp_path / str(at)
-        state, calls = State(), Calls()
+        state, calls = State(), FunctionCalls()
         of = engine(folder, keep=1, full_every=2, calls=calls)
         for _ in range(2):
             state.train()

@@ -17,6 +17,7 @@ import waiting
 
 from tf_syncrep.python.distribute import allow, local_cluster, readiness
 from tf_syncrep.python.distribute.cluster import TaskConfig
+from tf_syncrep.python.distribute.errors import UsageError
 
 SCRIPT = pathlib.Path(__file__).with_name("listening_script.py")
 
@@ -181,7 +182,7 @@ def test_a_task_lets_in_whom_it_is_told_to(namespace, args, outcome):
 )
 def test_a_server_lets_in_whom_it_is_told_to(namespace, args):
     ports = local_cluster.LocalCluster(0, 1, chief=False)
-    port = ports.tasks[0].config.port
+    port = ports.tasks[0].port
     ports.close()
     config = TaskConfig({"ps": [f"{namespace.inside}:{port}"]}, "ps", 0)
     with commands.Command(
@@ -326,7 +327,7 @@ def test_a_library_that_cannot_be_preloaded_opens_no_port(
     )
     if message != "was not built":
         (folder / "libtf_syncrep_allow.so").touch()
-    with pytest.raises(allow.AllowError, match=f"{message}.*; --allow all opens"):
+    with pytest.raises(UsageError, match=f"{message}.*; --allow all opens"):
         allow.environment("local", CONFIG, {})
     assert allow.environment("all", CONFIG, {}) == {}
 

@@ -12,7 +12,7 @@ import programs
 import pytest
 
 import tf_syncrep as tfs
-from tf_syncrep.python.distribute import local_cluster, supervision
+from tf_syncrep.python.distribute import script, supervision
 
 # It is like real programs: TensorFlow is loaded and has threads, and there is another
 # thread. It launches once in that thread, then in the main thread.
@@ -114,7 +114,7 @@ def test_own_processes_find_modules_by_the_path_but_none_in_the_current_folder(
         source = f"main = lambda: print({folder!r})"
         (package / "where.py").write_text(source, encoding="utf-8")
     found = subprocess.run(
-        local_cluster.own_command("where"),
+        script.own_command("where"),
         cwd=tmp_path / "current",
         env={
             **os.environ,

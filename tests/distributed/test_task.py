@@ -29,7 +29,7 @@ def _cluster(**options):
     """Addresses of a cluster, at which nobody else can listen meanwhile."""
     reserved = local_cluster.LocalCluster(chief=True, **options)
     try:
-        yield json.loads(reserved.tasks[0].config.to_json())["cluster"]
+        yield json.loads(reserved.tasks[0].to_json())["cluster"]
     finally:
         reserved.close()
 

@@ -18,6 +18,7 @@ import pytest
 
 from tf_syncrep.python.distribute import ports, readiness, tls, tunnels
 from tf_syncrep.python.distribute.cluster import TaskConfig
+from tf_syncrep.python.distribute.errors import UsageError
 
 _PORT = 2222
 COUNTING_SCRIPT = pathlib.Path(__file__).with_name("counting_script.py")
@@ -156,7 +157,7 @@ def test_bad_files_are_one_sentence(files, tmp_path):
             "--tls: CA does not vouch for CERT (unable to get local issuer certificate)"
         ),
     }.items():
-        with pytest.raises(tls.TlsError) as error:
+        with pytest.raises(UsageError) as error:
             tls.Credentials.parse(value)
         assert str(error.value).startswith(message), str(error.value)
         assert "\n" not in str(error.value)
@@ -173,7 +174,7 @@ def test_local_ports_are_the_same_whatever_the_order_of_the_task_types():
     }
     assert (local.task_type, local.task_index) == ("worker", 1)
     for base_port in (0, 65534):
-        with pytest.raises(tls.TlsError, match="must leave room for 3 ports"):
+        with pytest.raises(UsageError, match="must leave room for 3 ports"):
             tunnels.local_config(CONFIG, base_port)
 
 

@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 import tf_syncrep as tfs
+from tf_syncrep.python.checkpoint import engine
 from tf_syncrep.python.checkpoint.directory import Directory
 from tf_syncrep.python.keras.checkpoint import position
 
@@ -302,6 +303,23 @@ def test_training_ends_without_a_folder_that_is_lost_in_its_midst(
     assert "The end of this training is in no checkpoint: 2 of 4 " in caplog.text
     assert "A checkpoint was not written" in caplog.text
     assert str(folder) in caplog.text
+
+
+def test_fit_goes_on_while_another_checkpoint_is_written_to_its_folder(
+    tmp_path, caplog
+):
+    class Other(tf.keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            writing = engine._being_written
+            (writing.add if batch == 0 else writing.discard)(str(tmp_path))
+
+    model = make()
+    ids, targets = (np.concatenate(x) for x in zip(*batches(0, STEPS), strict=True))
+    checkpoint = tfs.keras.Checkpoint(tmp_path, every_n_steps=1)
+    callbacks = [Other(), checkpoint]
+    tfs.keras.fit(model, ids, targets, batch_size=BATCH, verbose=0, callbacks=callbacks)
+    assert caplog.text.count("A checkpoint was not written: Two checkpoints") == 1
+    assert checkpoint.saving.wait().number == STEPS  # the last one is that of the end
 
 
 def test_relative_folder_is_that_of_the_directory_at_the_time(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from process_threads import resident
 
-from tf_syncrep.python.keras.compat.lifting import scratch_graph
+from tf_syncrep.python.keras.compat.tracing import scratch_graph
 from tf_syncrep.python.keras.fit.batches import WorkersBatches
 from tf_syncrep.python.keras.fit.exact_state import exact_state
 from tf_syncrep.python.keras.fit.execution import Execution

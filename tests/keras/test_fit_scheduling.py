@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tf_syncrep.python.keras import cluster, compat
-from tf_syncrep.python.keras.compat.datasets import as_worker
+from tf_syncrep.python.keras.compat.coordinator import as_worker
 from tf_syncrep.python.keras.fit import inputs, loop
 from tf_syncrep.python.keras.fit.batches import WorkersBatches
 from tf_syncrep.python.keras.fit.scheduling import ScheduledSteps

@@ -57,7 +57,7 @@ class Log:
 def strategy_of_servers_here(num_ps: int) -> Any:
     """Starts a worker and parameter servers in this process; returns their strategy."""
     reserved = local_cluster.LocalCluster(1, num_ps, True)
-    cluster = tf.train.ClusterSpec(reserved.tasks[0].config.cluster)
+    cluster = tf.train.ClusterSpec(reserved.tasks[0].cluster)
     with mock.patch.dict(os.environ, {ports.REUSE_PORT_VARIABLE: "true"}):
         for job, tasks in (("worker", 1), ("ps", num_ps)):
             for task in range(tasks):

@@ -45,7 +45,7 @@ class PackageCopy:
         """Makes the copy's record say that it was built for this TensorFlow."""
         self.build_info.write_text(
             f'TF_VERSION = "{tf_version}"\nCUDA_VERSION = None\n'
-            'COMPILER = "GNU 12.2.0"\nTF_COMPILE_FLAGS = ""\n'
+            'COMPILER = "GNU 12.2.0"\n'
         )
 
     def set_distribution(self, version: str, direct_url: str) -> None:

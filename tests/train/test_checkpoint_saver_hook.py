@@ -15,9 +15,9 @@ from v1_checkpoint_models import ROWS, WIDTH, values
 
 import tf_syncrep as tfs
 from tf_syncrep.python.checkpoint import directory
-from tf_syncrep.python.checkpoint.session_calls import SessionCalls
 from tf_syncrep.python.sync import said_waits
 from tf_syncrep.python.train.checkpoint.contents import contents_of_graph
+from tf_syncrep.python.train.checkpoint.session_calls import SessionCalls
 
 tf1 = tf.compat.v1
 

@@ -19,7 +19,7 @@ _GRAPHS = itertools.count()
 def cluster():
     """Addresses and servers of a worker and two parameter servers, in this process."""
     ports = local_cluster.LocalCluster(1, 2, False)
-    spec = tf1.train.ClusterSpec(ports.tasks[0].config.cluster)
+    spec = tf1.train.ClusterSpec(ports.tasks[0].cluster)
     with pytest.MonkeyPatch.context() as patch:
         # they are reserved until they are closed
         patch.setenv("TF_GRPC_REUSE_PORT", "true")

@@ -4,15 +4,18 @@ Slow imports happen only after the arguments have been checked.
 """
 
 import argparse
+import dataclasses
 import functools
+import itertools
 import os
-import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from tf_syncrep.python.distribute import allow, launch_options, ports, script, threads
+from tf_syncrep.python.distribute.errors import UsageError
+from tf_syncrep.python.distribute.launch_options import LaunchError, LaunchOptions
 from tf_syncrep.python.version import VERSION
 
 _BAD_USAGE = 2
@@ -32,20 +35,17 @@ Every task gets its place by TF_CONFIG. The exit status is the script's.
 """
 
 
-# The options by the names of the arguments that LaunchError names.
-_LAUNCH_OPTIONS = {
-    "num_workers": "--workers",
-    "num_ps": "--ps",
-    "max_restarts": "--max-restarts",
-    "base_port": "--base-port",
-    "ready_timeout_secs": "--ready-timeout",
-    "grace_secs": "--grace",
-    "chief=False": "--no-chief",
-}
-
-
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
+    """A parser whose errors are one line, and which knows its options by `dest`."""
+
+    def __init__(self, **settings: Any):
+        self.options: dict[str, Sequence[str]] = {}
+        super().__init__(**settings)
+
+    def add_argument(self, *args: Any, **settings: Any) -> argparse.Action:
+        action = super().add_argument(*args, **settings)
+        self.options[action.dest] = action.option_strings
+        return action
 
     def error(self, message: str) -> NoReturn:
         self.exit(_BAD_USAGE, f"{self.prog}: error: {message}\n")
@@ -60,7 +60,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     arguments = _parser().parse_args(argv, argparse.Namespace(words=tuple(argv)))
     run: Callable[[argparse.Namespace], int] = arguments.run
-    return run(arguments)
+    try:
+        return run(arguments)
+    except UsageError as error:
+        print(f"{arguments.prog}: error: {error}", file=sys.stderr)
+        return _BAD_USAGE
 
 
 def _open_standard_streams() -> None:
@@ -93,10 +97,15 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     _add_launch_arguments(launch)
-    # The options are named in the error for misplaced ones, and the usage has all of
-    # them.
-    options = frozenset(re.findall(r"--[a-z-]+", launch.format_usage()))
-    launch.set_defaults(run=_launch, options=options)
+    launch.set_defaults(
+        run=_launch,
+        options=launch.options,
+        **{
+            field.name: field.default
+            for field in dataclasses.fields(LaunchOptions)
+            if field.default is not dataclasses.MISSING
+        },
+    )
     task = commands.add_parser(
         "task",
         help="be the task of TF_CONFIG: serve it, or run the script",
@@ -105,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     _add_run_script_on(task)
-    _add_allow(task, allow.CLUSTER)
+    _add_allow(task)
     _add_tls(task)
     _add_threads(task)
     task.add_argument(
@@ -123,7 +132,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Serves one ps or worker task of the cluster in TF_CONFIG, with "
         "the op library loaded, until a signal ends it.",
     )
-    _add_allow(serve, allow.CLUSTER)
+    _add_allow(serve)
     _add_tls(serve)
     _add_threads(serve)
     serve.set_defaults(run=_serve)
@@ -156,15 +165,26 @@ def _parser() -> argparse.ArgumentParser:
         help="the picture (default: sync_report.png in LOGDIR)",
     )
     report.set_defaults(run=_report)
+    for command in (launch, task, serve, doctor, report):
+        command.set_defaults(prog=command.prog)
     return parser
 
 
 def _add_launch_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds an option for each field of LaunchOptions, which also has the defaults."""
     parser.add_argument(
-        "--workers", type=int, default=1, metavar="N", help="workers (default: 1)"
+        "--workers",
+        dest="num_workers",
+        type=int,
+        metavar="N",
+        help="workers (default: %(default)s)",
     )
     parser.add_argument(
-        "--ps", type=int, default=1, metavar="M", help="parameter servers (default: 1)"
+        "--ps",
+        dest="num_ps",
+        type=int,
+        metavar="M",
+        help="parameter servers (default: %(default)s)",
     )
     _add_run_script_on(parser)
     parser.add_argument(
@@ -187,48 +207,44 @@ def _add_launch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--on-ps-failure",
         choices=launch_options.PS_FAILURE_POLICIES,
-        default="stop",
         help="what a dead parameter server means for the run: restart starts all tasks "
-        "again, for a script that goes on from its checkpoints (default: stop)",
+        "again, for a script that goes on from its checkpoints (default: %(default)s)",
     )
     parser.add_argument(
         "--max-restarts",
         type=int,
-        default=3,
         metavar="K",
         help="restarts of each worker under --on-worker-failure restart, of the run "
-        "under --on-ps-failure restart, and of the evaluator (default: 3)",
+        "under --on-ps-failure restart, and of the evaluator (default: %(default)s)",
     )
     parser.add_argument(
         "--base-port",
         type=int,
-        default=0,
         metavar="PORT",
         help="the first of consecutive ports, for chief, workers, ps in this order "
         "(default: free ones are chosen)",
     )
     parser.add_argument(
         "--ready-timeout",
+        dest="ready_timeout_secs",
         type=float,
-        default=120.0,
         metavar="SECONDS",
-        help="how long the servers have to answer (default: 120)",
+        help="how long the servers have to answer (default: %(default)g)",
     )
     parser.add_argument(
         "--grace",
+        dest="grace_secs",
         type=float,
-        default=30.0,
         metavar="SECONDS",
         help="how long the script has to end after Ctrl-C or SIGTERM, and in other "
-        "tasks after the chief's end (default: 30)",
+        "tasks after the chief's end (default: %(default)g)",
     )
     parser.add_argument(
         "--prefix",
         action=argparse.BooleanOptionalAction,
-        default=True,
         help="begin each line with the time and the task (default: yes)",
     )
-    _add_allow(parser, allow.LOCAL)
+    _add_allow(parser)
     _add_threads(parser)
     _add_script(parser)
 
@@ -244,14 +260,14 @@ def _add_run_script_on(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_allow(parser: argparse.ArgumentParser, default: str) -> None:
+def _add_allow(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow",
-        default=default,
+        default=allow.CLUSTER,
         metavar="WHOM",
         help="who may connect, besides this machine: local, nobody; cluster, the hosts "
         "in TF_CONFIG, whose names are followed; networks such as 10.0.0.0/8; several "
-        f"of these, separated by commas; or all (default: {default})",
+        "of these, separated by commas; or all (default: %(default)s)",
     )
 
 
@@ -317,98 +333,57 @@ def _add_script(parser: argparse.ArgumentParser) -> None:
 def _launch(arguments: argparse.Namespace) -> int:
     from tf_syncrep.python.distribute import launcher
 
+    names = [field.name for field in dataclasses.fields(LaunchOptions)]
     try:
-        options = launch_options.LaunchOptions(
-            script=arguments.script,
-            args=tuple(arguments.args),
-            num_workers=arguments.workers,
-            num_ps=arguments.ps,
-            run_script_on=arguments.run_script_on,
-            chief=arguments.chief,
-            evaluator=arguments.evaluator,
-            module=arguments.module,
-            base_port=arguments.base_port,
-            on_worker_failure=arguments.on_worker_failure,
-            on_ps_failure=arguments.on_ps_failure,
-            max_restarts=arguments.max_restarts,
-            ready_timeout_secs=arguments.ready_timeout,
-            grace_secs=arguments.grace,
-            prefix=arguments.prefix,
-            allow=arguments.allow,
-            inter_op_threads=arguments.inter_op_threads,
-            intra_op_threads=arguments.intra_op_threads,
-        )
+        options = LaunchOptions(**{name: getattr(arguments, name) for name in names})
         if misplaced := _misplaced_options(arguments):
             args = shlex.join(arguments.args)
-            raise launch_options.LaunchError(
+            raise LaunchError(
                 ", ".join(misplaced),
                 f"must stand before the script. Received: {arguments.script} {args}. "
                 f"If the script is to get them: {arguments.script} -- {args}",
             )
-        return launcher.launch_here(options)
-    except launch_options.LaunchError as error:
-        option = _LAUNCH_OPTIONS.get(error.argument, error.argument)
-        print(
-            f"tf-syncrep launch: error: {f'{option} {error.reason}'.lstrip()}",
-            file=sys.stderr,
-        )
-    except ports.PortUnavailableError as error:
-        print(f"tf-syncrep launch: error: {error}", file=sys.stderr)
-    return _BAD_USAGE
+    except LaunchError as error:
+        option = error.argument
+        if option in arguments.options:
+            option = arguments.options[option][0]
+        elif option == "chief=False":
+            option = "--no-chief"
+        raise UsageError(f"{option} {error.reason}".lstrip()) from None
+    return launcher.launch_here(options)
 
 
 def _misplaced_options(arguments: argparse.Namespace) -> list[str]:
-    """Returns options of launch among the script's arguments that it does not name."""
+    """Returns options of launch among the script's arguments, but not after a `--`."""
     # argparse removes a `--` that comes right after the script.
     if arguments.words[-len(arguments.args) - 1] == "--":
         return []
-    options = []
-    for argument in arguments.args:
-        if argument == "--":
-            break
-        option = argument.partition("=")[0]
-        if option in arguments.options and option not in options:
-            options.append(option)
-    if arguments.module or not options:
-        return options
-    try:
-        with open(arguments.script, encoding="utf-8", errors="replace") as file:
-            source = file.read()
-    except OSError:  # a folder, for example
-        return options
-    # Options as argparse and click write them, and as absl.flags does.
-    return [
-        option
-        for option in options
-        if not re.search(rf"{option}\b|[\"']{option[2:]}[\"']", source)
-    ]
+    # Those that have a short name are Python's (-m) and everybody's (-h).
+    known = {
+        name
+        for names in arguments.options.values()
+        if names and names[0].startswith("--")
+        for name in names
+    }
+    words = itertools.takewhile(lambda word: word != "--", arguments.args)
+    options = dict.fromkeys(word.partition("=")[0] for word in words)
+    return [option for option in options if option in known]
 
 
 def _task(arguments: argparse.Namespace) -> int:
-    from tf_syncrep.python.distribute import cluster, task, tls
+    from tf_syncrep.python.distribute import task
 
     _set_threads(arguments)
-    try:
-        task.run(
-            arguments.script,
-            arguments.args,
-            module=arguments.module,
-            run_script_on=arguments.run_script_on,
-            ready_timeout_secs=arguments.ready_timeout,
-            allowed=arguments.allow,
-            tls_files=arguments.tls,
-            tls_base_port=arguments.tls_base_port,
-        )
-    except (
-        allow.AllowError,
-        cluster.ClusterConfigError,
-        ports.PortUnavailableError,
-        script.ScriptError,
-        task.TaskError,
-        tls.TlsError,
-    ) as error:
-        print(f"tf-syncrep task: error: {error}", file=sys.stderr)
-        return _BAD_USAGE
+    task.run(
+        arguments.script,
+        arguments.args,
+        module=arguments.module,
+        run_script_on=arguments.run_script_on,
+        ready_timeout_secs=arguments.ready_timeout,
+        allowed=arguments.allow,
+        tls_files=arguments.tls,
+        tls_base_port=arguments.tls_base_port,
+    )
 
 
 def _set_threads(arguments: argparse.Namespace) -> None:
@@ -443,6 +418,5 @@ def _report(arguments: argparse.Namespace) -> int:
             return 0
         print(command.write(arguments.logdir, arguments.output))
     except command.ReportError as error:
-        print(f"tf-syncrep report: error: {error}", file=sys.stderr)
-        return _BAD_USAGE
+        raise UsageError(str(error)) from None
     return 0

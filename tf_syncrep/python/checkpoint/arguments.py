@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -12,47 +13,28 @@ from tf_syncrep.python.sync.arguments import (
     check_positive,
 )
 
-_DEFAULT_SECS = 600.0
 
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How checkpoints are written.
 
-def check_interval(**given: Any) -> tuple[float | None, int | None]:
-    """Checks the interval between checkpoints.
-
-    `**given`: seconds, then steps, by the names of the users' arguments. Returns
-    Seconds and steps, one of which is None. Without either, 600 seconds. Raises
-    ValueError: a number is out of range, or both are given.
+    `full_every`: every k-th checkpoint is full, and 1 makes all full; the others hold
+    the rows that have changed since the checkpoint before. `max_kept_bytes`: how many
+    bytes of overwritten rows a task may keep. `max_bytes_per_sec`: how fast a task may
+    write; None for no limit.
     """
-    (secs_name, secs), (steps_name, steps) = given.items()
-    if secs is not None:
-        secs = check_positive(secs_name, secs)
-    if steps is not None:
-        steps = check_count(steps_name, steps)
-    if secs is not None and steps is not None:
-        raise ValueError(
-            f"`{secs_name}` and `{steps_name}` must not both be given. Received: "
-            f"{secs_name}={secs:g}, {steps_name}={steps}"
-        )
-    return (_DEFAULT_SECS if steps is None and secs is None else secs), steps
 
+    keep: int = 1
+    full_every: int = 1
+    max_kept_bytes: int = 2**28
+    max_bytes_per_sec: float | None = None
 
-def check_options(
-    keep: Any, full_every: Any, max_kept_bytes: Any, max_bytes_per_sec: Any
-) -> dict[str, Any]:
-    """Checks the users' options for the engine.
-
-    `max_kept_bytes`: how many bytes of rows each task may keep. `max_bytes_per_sec`:
-    how fast each task may write; None for no limit. Raises ValueError: an option is out
-    of range.
-    """
-    if max_bytes_per_sec is not None:
-        max_bytes_per_sec = check_positive("max_bytes_per_sec", max_bytes_per_sec)
-    return {
-        "keep": check_count("keep", keep),
-        "full_every": check_count("full_every", full_every),
-        "max_kept_bytes": check_count("max_kept_bytes", max_kept_bytes),
-        "patience_secs": 60.0,
-        "max_bytes_per_sec": max_bytes_per_sec or 0.0,
-    }
+    def __post_init__(self):
+        for name in ("keep", "full_every", "max_kept_bytes"):
+            object.__setattr__(self, name, check_count(name, getattr(self, name)))
+        if (speed := self.max_bytes_per_sec) is not None:
+            speed = check_positive("max_bytes_per_sec", speed)
+            object.__setattr__(self, "max_bytes_per_sec", speed)
 
 
 def check_queues(queues: Any) -> dict[str, Any]:

@@ -133,15 +133,21 @@ class Contents:
     """Everything that a checkpoint holds.
 
     `of_parts`: variables of parts; they are also among the wholes of the shares. Each
-    is an `OfPart`, or has its `variable`, `names` and `stored_names`. `weights`: names
-    of wholes that are trained. If one is not finite, the training has come to nothing.
+    is an `OfPart`, or has its `variable`, `names` and `stored_names`. `copies`: pairs
+    of a variable that is saved and another copy of it. `weights`: names of wholes that
+    are trained. If one is not finite, the training has come to nothing.
     """
 
-    shares: list[Share]
-    of_parts: list[Any]
-    copies: list[tuple[Any, Any]]
-    keyed_tables: list[KeyedTable]
-    weights: list[str]
+    of_parts: list[Any] = dataclasses.field(default_factory=list)
+    copies: list[tuple[Any, Any]] = dataclasses.field(default_factory=list)
+    keyed_tables: list[KeyedTable] = dataclasses.field(default_factory=list)
+    weights: list[str] = dataclasses.field(default_factory=list)
+    _shares: dict[str, Share] = dataclasses.field(default_factory=dict)
+
+    @property
+    def shares(self) -> list[Share]:
+        """The shares of the tasks that have variables."""
+        return list(self._shares.values())
 
     @property
     def names(self) -> set[str]:
@@ -151,38 +157,6 @@ class Contents:
         found = {name for share in shares for name in share.wholes}
         found.update(name for share in shares for name in share.piece_names)
         return found - of_parts
-
-
-def cpu_of(variable: Any) -> str:
-    """Returns the CPU of the task that a variable is on."""
-    spec = tf.DeviceSpec.from_string(variable.device)
-    return spec.replace(device_type="CPU", device_index=0).to_string()
-
-
-class Builder:
-    """Collects the variables to save."""
-
-    def __init__(self):
-        """Begins with nothing."""
-        self._shares: dict[str, Share] = {}
-        self._of_parts: list[OfPart] = []
-        self._copies: list[tuple[Any, Any]] = []
-        self._keyed_tables: list[KeyedTable] = []
-        self._weights: list[str] = []
-
-    def build(self) -> Contents:
-        """Returns what was collected."""
-        return Contents(
-            list(self._shares.values()),
-            self._of_parts,
-            self._copies,
-            self._keyed_tables,
-            self._weights,
-        )
-
-    def add_keyed_table(self, table: KeyedTable) -> None:
-        """Adds a table whose rows are found by keys; its groups are added as well."""
-        self._keyed_tables.append(table)
 
     def add_group(self, variables: Sequence[Any], pieces: Iterable[Piece]) -> None:
         """Adds variables that are written row by row."""
@@ -198,12 +172,12 @@ class Builder:
     def note_weight(self, name: str, variable: Any) -> None:
         """Notes that a variable that is written at once is trained."""
         if variable.dtype.base_dtype.is_floating:
-            self._weights.append(name)
+            self.weights.append(name)
 
     def add_of_part(self, of_part: OfPart) -> None:
         """Adds a variable of a part of tables."""
         original = self._original(of_part.variable)
-        self._of_parts.append(dataclasses.replace(of_part, variable=original))
+        self.of_parts.append(dataclasses.replace(of_part, variable=original))
         for name in of_part.names:
             self._share(original).wholes[name] = original
 
@@ -216,8 +190,14 @@ class Builder:
         copies = getattr(variable, "values", None)
         if not isinstance(copies, (tuple, list)):
             return variable
-        self._copies += [(copies[0], copy) for copy in copies[1:]]
+        self.copies += [(copies[0], copy) for copy in copies[1:]]
         return copies[0]
+
+
+def cpu_of(variable: Any) -> str:
+    """Returns the CPU of the task that a variable is on."""
+    spec = tf.DeviceSpec.from_string(variable.device)
+    return spec.replace(device_type="CPU", device_index=0).to_string()
 
 
 def is_table(variable: Any) -> bool:

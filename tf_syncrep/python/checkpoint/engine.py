@@ -14,15 +14,15 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from tf_syncrep.python.checkpoint.arguments import Options
 from tf_syncrep.python.checkpoint.contents import Contents
 from tf_syncrep.python.checkpoint.directory import DamagedError, Directory, Manifest
-from tf_syncrep.python.ops import checkpoint_ops
 
 # The entry of a checkpoint's state for tables whose rows are found by keys.
 _KEYED = "keyed_tables"
@@ -41,150 +41,33 @@ _DAMAGE = (
 Moment = Callable[[Callable[[], None]], None]
 
 
-class Calls:
-    """How the engine calls TensorFlow; v1 has a subclass that uses sessions.
-
-    This class calls functions, which steps of other threads do not hold up.
-    """
-
-    def __init__(self, apart: Callable[[], Any] = contextlib.nullcontext):
-        """Traces nothing yet."""
-        self._apart = apart
-        self._contents: Contents | None = None
-        self._writers: list[Any] = []
+class Calls(Protocol):
+    """How the engine calls TensorFlow."""
 
     def use(self, contents: Contents, name: str, **options: Any) -> None:
-        """Traces functions for the variables that are saved from now on."""
-        if contents is self._contents:
-            return
-        self._contents = contents
-        shares = contents.shares
-        self._writers = []
-        for share in shares:
-            with tf.init_scope(), tf.device(share.device):
-                self._writers.append(
-                    checkpoint_ops.checkpoint_writer(shared_name=name, counted=True)
-                )
-        writers = self._writers
-
-        strings = tf.TensorSpec([len(shares)], tf.string)
-        string = tf.TensorSpec([], tf.string)
-
-        @tf.function(autograph=False, input_signature=[strings, string, string])
-        def begin(prefixes, token, base):
-            for number, share in enumerate(shares):
-                with tf.device(share.device):
-                    checkpoint_ops.checkpoint_begin(
-                        writers[number],
-                        prefixes[number],
-                        token,
-                        base,
-                        share.handles,
-                        share.pieces,
-                        share.piece_names,
-                        [variable.handle for variable in share.wholes.values()],
-                        list(share.wholes),
-                        **options,
-                    )
-
-        @tf.function(autograph=False)
-        def progress():
-            answers = []
-            for number, share in enumerate(shares):
-                with tf.device(share.device):
-                    answers.append(checkpoint_ops.checkpoint_progress(writers[number]))
-            return answers
-
-        @tf.function(autograph=False)
-        def cancel():
-            for number, share in enumerate(shares):
-                with tf.device(share.device):
-                    checkpoint_ops.checkpoint_cancel(writers[number])
-
-        with self._apart():
-            # They are traced now, because updates wait for the call of `begin`, and by
-            # hand, here and below: TensorFlow would take those of several engines for
-            # one function that is traced again and again.
-            self._begin, self._progress, self._cancel = (
-                x.get_concrete_function() for x in (begin, progress, cancel)
-            )
+        """Makes writers, of this name, for the variables that are saved from now on."""
 
     def begin(self, prefixes: list[str], token: str, base: str) -> None:
-        """Calls `checkpoint_begin` on each task."""
-        with self._apart():
-            self._begin(
-                tf.constant(prefixes, tf.string), tf.constant(token), tf.constant(base)
-            )
+        """Begins a checkpoint on each task."""
 
     def progress(self) -> list[Any]:
         """Returns what `checkpoint_progress` returns on each task, by its names."""
-        with self._apart():
-            return tf.nest.map_structure(lambda x: x.numpy(), self._progress())
+        ...
 
     def cancel(self) -> None:
-        """Calls `checkpoint_cancel` on each task."""
-        with self._apart():
-            self._cancel()
+        """Gives up what each task is writing."""
 
-    def restore(self, contents: Contents, prefixes: list[str]) -> int:
-        """Calls `checkpoint_restore` on each task; returns how many bytes were read."""
-        shares = [share.without_keyed() for share in contents.shares]
-
-        @tf.function(
-            autograph=False, input_signature=[tf.TensorSpec([len(prefixes)], tf.string)]
-        )
-        def restore(prefixes):
-            sizes = []
-            for share in shares:
-                with tf.device(share.device):
-                    sizes.append(
-                        checkpoint_ops.checkpoint_restore(
-                            prefixes,
-                            share.handles,
-                            share.pieces,
-                            share.piece_names,
-                            [v.handle for v in _restored(share, contents).values()],
-                            list(_restored(share, contents)),
-                        )
-                    )
-            return sizes
-
-        with self._apart():
-            sizes = restore.get_concrete_function()(tf.constant(prefixes, tf.string))
-            return sum(int(x) for x in sizes)
+    def restore(self, contents: Contents, prefixes: list[str]) -> None:
+        """Restores each task's share."""
 
     def write(self, contents: Contents, paths: Sequence[str], text: str) -> None:
         """Has each task write a file."""
 
-        @tf.function(autograph=False)
-        def write():
-            for share, path in zip(contents.shares, paths, strict=True):
-                with tf.device(share.device):
-                    tf.io.write_file(path, text)
-
-        with self._apart():
-            write.get_concrete_function()()
-
     def merge(self, prefixes: list[str], prefix: str) -> None:
         """Merges the bundles of all tasks into one; their data files stay in place."""
-        with self._apart(), tf.device("/device:CPU:0"):
-            tf.raw_ops.MergeV2Checkpoints(
-                checkpoint_prefixes=prefixes,
-                destination_prefix=prefix,
-                # They are deleted when the checkpoint is complete.
-                delete_old_dirs=False,
-            )
 
     def assign(self, pairs: Iterable[tuple[Any, Any]]) -> None:
         """Sets variables to values."""
-        for variable, value in pairs:
-            variable.assign(value)
-
-
-def _restored(share: Any, contents: Contents) -> dict[str, Any]:
-    """Returns the wholes of a share without the variables of parts."""
-    of_parts = {name for x in contents.of_parts for name in x.names}
-    return {name: v for name, v in share.wholes.items() if name not in of_parts}
 
 
 # The folders to which this process is writing. If a checkpoint is begun in a folder
@@ -198,17 +81,16 @@ class Saving:
     """A checkpoint that is being written.
 
     `bytes_written`: how many bytes were written. `kept_bytes`: the most bytes of rows
-    that a task kept at one time.
+    that a task kept at one time. `error`: the error with which it failed, or None.
     """
 
     def __init__(self):
-        """Begins with nothing."""
         self.manifest: Manifest | None = None
         self.bytes_written: int = 0
         self.rows_written: int = 0
         self.kept_bytes: int = 0
         self.secs: float = 0.0
-        self._error: BaseException | None = None
+        self.error: BaseException | None = None
         self._over = threading.Event()
 
     @property
@@ -216,19 +98,14 @@ class Saving:
         """Whether it is complete, or has failed."""
         return self._over.is_set()
 
-    @property
-    def error(self) -> BaseException | None:
-        """The error with which it failed, or None."""
-        return self._error
-
     def wait(self) -> Manifest:
         """Waits until it is complete.
 
         Raises Exception: it has failed.
         """
         self.wait_until_over()
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         assert self.manifest is not None
         return self.manifest
 
@@ -236,41 +113,20 @@ class Saving:
         """Waits until it is complete, or has failed."""
         self._over.wait()
 
-    def _end(self, error: BaseException | None) -> None:
-        self._error = error
+    def end(self, error: BaseException | None) -> None:
+        """Notes that it is complete, or with which error it failed."""
+        self.error = error
         self._over.set()
 
 
 class Engine:
     """Writes checkpoints to a folder, one at a time, and restores them."""
 
-    def __init__(
-        self,
-        directory: Directory,
-        *,
-        calls: Calls,
-        keep: int = 1,
-        full_every: int = 1,
-        max_kept_bytes: int = 2**28,
-        patience_secs: float = 60.0,
-        max_bytes_per_sec: float = 0.0,
-    ):
-        """Creates the engine; touches no file yet.
-
-        `full_every`: every k-th checkpoint is full, and 1 makes all full; the others
-        hold the rows that have changed since the checkpoint before. `max_kept_bytes`:
-        how many bytes of overwritten rows a task may keep. `max_bytes_per_sec`: how
-        fast a task may write; 0 for no limit.
-        """
+    def __init__(self, directory: Directory, calls: Calls, options: Options):
+        """Creates the engine; touches no file yet."""
         self.directory = directory
-        self._keep = keep
-        self._full_every = full_every
-        self._options = {
-            "max_kept_bytes": max_kept_bytes,
-            "patience_secs": patience_secs,
-            "max_bytes_per_sec": max_bytes_per_sec,
-        }
         self._calls = calls
+        self._options = options
         self._saving: Saving | None = None
         # The last checkpoint, if the next one may hold only the changes since.
         self._base: Manifest | None = None
@@ -293,7 +149,12 @@ class Engine:
         # another one died finds the writers that the other one had started, and that
         # may still be writing.
         name = f"checkpoint/{self.directory.path}"
-        self._calls.use(contents, name, **self._options)
+        self._calls.use(
+            contents,
+            name,
+            max_kept_bytes=self._options.max_kept_bytes,
+            max_bytes_per_sec=self._options.max_bytes_per_sec or 0.0,
+        )
 
     def begin(
         self, contents: Contents, state: Callable[[], dict[str, Any]], moment: Moment
@@ -352,7 +213,7 @@ class Engine:
                 begun["state"][_KEYED] = keyed
             self._calls.begin(
                 prefixes,
-                token if self._full_every > 1 else "",
+                token if self._options.full_every > 1 else "",
                 base.token if base else "",
             )
 
@@ -384,7 +245,7 @@ class Engine:
 
     def _next_base(self) -> Manifest | None:
         base = self._base
-        if base is None or len(base.chain) >= self._full_every:
+        if base is None or len(base.chain) >= self._options.full_every:
             return None
         try:
             self.directory.check(base)
@@ -404,7 +265,7 @@ class Engine:
             saving.manifest = self.directory.commit(manifest)
             saving.secs = time.monotonic() - begun
             self._base = saving.manifest
-            self.directory.tidy(saving.manifest, self._keep)
+            self.directory.tidy(saving.manifest, self._options.keep)
         except BaseException as error:
             failure = error
             with contextlib.suppress(BaseException):
@@ -413,7 +274,7 @@ class Engine:
                 if saving.manifest is None:
                     self.directory.delete_leftovers(manifest.number)
         _being_written.discard(self.directory.path)
-        saving._end(failure)
+        saving.end(failure)
 
     def _await_tasks(self, saving: Saving) -> None:
         wait = _FIRST_ASK_SECS

@@ -28,7 +28,6 @@ class Progress:
     """
 
     def __init__(self, directory: Directory):
-        """Notes nothing yet."""
         self._directory = directory
         self._newest: dict[str, Any] | None = None  # if it is not written yet
         self._is_writing = False

@@ -7,7 +7,7 @@ takes the item on the task that has the work queue, and answers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -25,32 +25,18 @@ def device_of_variables() -> str:
     return tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=[]).device
 
 
-class SessionLedger:
-    """A queue's ledger, by ops that are built before the graph is complete."""
+def ledger_ops(handle: Any) -> dict[str, tuple[Any, list[Any]]]:
+    """Builds the ops of a queue's ledger, before the graph is complete.
 
-    def __init__(self, handle: Any):
-        """Builds the ops, on the device of the context."""
-        self._stats = list(work_queue_ops.work_queue_stats(handle))
-        self._recent = work_queue_ops.work_queue_recent(handle)
-        self._saved = work_queue_ops.work_queue_save(handle)
-        self._state = tf.compat.v1.placeholder(tf.int64, [None], "work_queue_state")
-        self._restore = work_queue_ops.work_queue_restore(handle, self._state)
-
-    def stats(self, session: Any) -> Sequence[Any]:
-        """Returns the names of the counters, and their values."""
-        return session.run(self._stats)
-
-    def recent(self, session: Any) -> Any:
-        """Returns the numbers of the items that readers have, and had before."""
-        return session.run(self._recent)
-
-    def save(self, session: Any) -> Any:
-        """Returns the state."""
-        return session.run(self._saved)
-
-    def restore(self, session: Any, state: Any) -> None:
-        """Sets the state."""
-        session.run(self._restore, {self._state: state})
+    Returns what to fetch, and the placeholders of what to feed, by the ops' names.
+    """
+    state = tf.compat.v1.placeholder(tf.int64, [None], "work_queue_state")
+    return {
+        "stats": (list(work_queue_ops.work_queue_stats(handle)), []),
+        "recent": (work_queue_ops.work_queue_recent(handle), []),
+        "save": (work_queue_ops.work_queue_save(handle), []),
+        "restore": (work_queue_ops.work_queue_restore(handle, state), [state]),
+    }
 
 
 def through_session(take: Take, name: str, num_readers: int) -> Take:
@@ -93,7 +79,6 @@ class _Answers(SessionLoop):
     """
 
     def __init__(self, take: Take, asked: Any, given: Any, num_readers: int):
-        """Builds the ops."""
         number, stream, last = asked.dequeue()
         self._taken = [stream, number, *take(stream, last)]
         self._answer = [tf.compat.v1.placeholder(tf.int64, []) for _ in range(3)]

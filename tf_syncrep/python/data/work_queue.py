@@ -156,7 +156,7 @@ class WorkQueue:
         self._lock = threading.Lock()
         self._eager_handle: Any = None  # a tensor, once the queue is made
         # In graphs of tf.compat.v1 only.
-        self._ledger: session_takes.SessionLedger | None = None
+        self._ledger: dict[str, tuple[Any, list[Any]]] | None = None
         self._has_told_of_cuts = False
         self._is_on_server = isinstance(
             tf.distribute.get_strategy(), tf.distribute.ParameterServerStrategy
@@ -171,7 +171,7 @@ class WorkQueue:
                 )
             self._device = session_takes.device_of_variables()
             with tf.device(self._device):
-                self._ledger = session_takes.SessionLedger(self._handle())
+                self._ledger = session_takes.ledger_ops(self._handle())
 
     def dataset(
         self,
@@ -297,12 +297,7 @@ class WorkQueue:
             given back; `waiting` readers at the end; and `limit`, the epoch at whose
             end readers stop, or -1.
         """
-        if self._ledger is not None:
-            names, values = self._ledger.stats(_check_session(session))
-        else:
-            with tf.device(self._device):
-                counted = work_queue_ops.work_queue_stats(self._handle())
-            names, values = (x.numpy() for x in counted)
+        names, values = self._call("stats", session)
         return {
             name.decode(): int(value) for name, value in zip(names, values, strict=True)
         }
@@ -319,11 +314,7 @@ class WorkQueue:
         Returns:
             Elements of `items`, in the queue's order.
         """
-        if self._ledger is not None:
-            numbers = self._ledger.recent(_check_session(session))
-        else:
-            with tf.device(self._device):
-                numbers = work_queue_ops.work_queue_recent(self._handle()).numpy()
+        numbers = self._call("recent", session)
         return [self.items[number] for number in sorted({*numbers.tolist()})]
 
     def say_recent_items(self) -> None:
@@ -347,10 +338,7 @@ class WorkQueue:
             An int64 vector with a few numbers for each item that is being read. These
             items count as not read.
         """
-        if self._ledger is not None:
-            return self._ledger.save(_check_session(session))
-        with tf.device(self._device):
-            return work_queue_ops.work_queue_save(self._handle()).numpy()
+        return self._call("save", session)
 
     def restore(self, state: np.ndarray | Sequence[int], session: Any = None) -> None:
         """Continues from the state of a queue with the same items, epochs and order.
@@ -363,13 +351,7 @@ class WorkQueue:
             tf.errors.InvalidArgumentError: `state` belongs to another queue, or is no
                 state.
         """
-        if self._ledger is not None:
-            self._ledger.restore(_check_session(session), state)
-            return
-        with tf.device(self._device):
-            work_queue_ops.work_queue_restore(
-                self._handle(), tf.constant(state, tf.int64)
-            )
+        self._call("restore", session, state)
 
     def _handle(self) -> Any:
         """Returns the handle of the queue, made once, or found by name in v1 graphs."""
@@ -387,10 +369,27 @@ class WorkQueue:
                 "In graphs of tf.compat.v1 readers have all of a queue's epochs: "
                 "num_epochs says how many."
             )
+        self._call("limit", None, epoch)
+
+    def _call(self, name: str, session: Any, *inputs: Any) -> Any:
+        """Runs an op of the ledger; returns what it does, as arrays.
+
+        Raises ValueError: there is no session, in a graph of `tf.compat.v1`.
+        """
+        if self._ledger is not None:
+            if session is None:
+                raise ValueError(
+                    "In a graph of tf.compat.v1 a work queue needs session=, a session "
+                    "of that graph. Received: session=None"
+                )
+            fetched, fed = self._ledger[name]
+            return session.run(fetched, dict(zip(fed, inputs, strict=True)))
+        op = getattr(work_queue_ops, f"work_queue_{name}")
         with tf.device(self._device):
-            work_queue_ops.work_queue_limit(
-                self._handle(), tf.constant(epoch, tf.int64)
-            )
+            found = op(self._handle(), *(tf.constant(x, tf.int64) for x in inputs))
+        if found is None:  # the op has no outputs
+            return None
+        return tf.nest.map_structure(lambda x: x.numpy(), found)
 
     def _item(self, number: tf.Tensor) -> tf.Tensor:
         """Returns an item by its number; those of a range are computed by readers."""
@@ -409,12 +408,3 @@ class WorkQueue:
         taken: Any = tf.data.Dataset.from_tensors(0).repeat().scan(no_ticket, next_one)
         # `!=` would compare the objects in graphs of tf.compat.v1.
         return taken.take_while(lambda ticket, _: tf.not_equal(ticket, no_ticket))
-
-
-def _check_session(session: Any) -> Any:
-    if session is None:
-        raise ValueError(
-            "In a graph of tf.compat.v1 a work queue needs session=, a session "
-            "of that graph. Received: session=None"
-        )
-    return session

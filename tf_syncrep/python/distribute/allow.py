@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from tf_syncrep.python.distribute.cluster import TaskConfig, split_address
+from tf_syncrep.python.distribute.errors import UsageError
 from tf_syncrep.python.ops import op_library
 
 ALL, CLUSTER, LOCAL = "all", "cluster", "local"
@@ -23,14 +24,10 @@ _LIBRARY_NAME = "libtf_syncrep_allow.so"
 _SIGN_OF_LIBRARY = "tf_syncrep_allow"
 
 
-class AllowError(ValueError):
-    """The value of `--allow` is malformed, or cannot be enforced on this machine."""
-
-
 def check(allow: str) -> None:
     """Checks a value of `--allow`.
 
-    Raises AllowError: the value is malformed, or connections cannot be restricted here.
+    Raises UsageError: the value is malformed, or connections cannot be restricted here.
     """
     if not _opens_to_all(allow):
         _networks(allow)
@@ -42,7 +39,7 @@ def environment(
 ) -> dict[str, str]:
     """Returns the environment of a process to which only hosts in `allow` can connect.
 
-    Raises AllowError: see `check`.
+    Raises UsageError: see `check`.
     """
     check(allow)
     environ = dict(base)
@@ -66,13 +63,13 @@ def restrict_this_process(allow: str, config: TaskConfig) -> None:
     The process restarts itself, with the same command and process id, if it was not
     started with the library: a library is preloaded only when a program starts.
 
-    Raises AllowError: see `check`.
+    Raises UsageError: see `check`.
     """
     environ = environment(allow, config, os.environ)
     if environ != dict(os.environ):
         _begin_anew(environ)
     elif not _opens_to_all(allow) and not hasattr(ctypes.CDLL(None), _SIGN_OF_LIBRARY):
-        raise AllowError(
+        raise UsageError(
             f"the dynamic linker ignores {_PRELOAD} for {sys.executable}, so that "
             "connections cannot be restricted; --allow all opens the port to everybody"
         )
@@ -101,7 +98,7 @@ def _networks(allow: str) -> list[str]:
             network = ipaddress.ip_network(item)
         except ValueError as error:
             reason = "" if "/" not in item else f" ({error})"
-            raise AllowError(
+            raise UsageError(
                 f"--allow must be {ALL!r}, or some of {LOCAL!r}, {CLUSTER!r} and "
                 f"networks such as 10.0.0.0/8, separated by commas{reason}. Received: "
                 f"{allow!r}"
@@ -141,15 +138,15 @@ def _library_path() -> str:
 def _check_library() -> None:
     """Checks that the library can be preloaded.
 
-    Raises AllowError: it cannot.
+    Raises UsageError: it cannot.
     """
     path, remedy = _library_path(), "--allow all opens the ports to everybody"
     if not os.path.exists(path):
-        raise AllowError(
+        raise UsageError(
             f"connections cannot be restricted: {path} was not built; {remedy}"
         )
     if any(character in path for character in ": "):
-        raise AllowError(
+        raise UsageError(
             "connections cannot be restricted: the dynamic linker takes no path with "
             f"a space or a colon in it, {path!r}; {remedy}"
         )

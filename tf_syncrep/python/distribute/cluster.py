@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tf_syncrep.python.distribute.errors import UsageError
+
 _EXAMPLE = (
     '{"cluster": {"worker": ["host:port"], "ps": ["host:port"]}, '
     '"task": {"type": "worker", "index": 0}}'
@@ -28,7 +30,7 @@ _ADDRESS = re.compile(rf"({_NAME}|\[[0-9A-Fa-f:.]+(?:%\w+)?\]):([0-9]{{1,5}})")
 _LISTENING = ("worker", "ps")
 
 
-class ClusterConfigError(ValueError):
+class ClusterConfigError(UsageError, ValueError):
     """TF_CONFIG is missing, or does not describe a possible cluster.
 
     Example:
@@ -56,8 +58,8 @@ class TaskConfig:
     Example:
     >>> cluster = {"worker": ["node1:2222", "node2:2222"], "ps": ["node3:2222"]}
     >>> task = tfs.distribute.TaskConfig(cluster, "worker", 1)
-    >>> task.address, task.port
-    ('node2:2222', 2222)
+    >>> task.name, task.address, task.port
+    ('worker-1', 'node2:2222', 2222)
     >>> tfs.distribute.read_tf_config({"TF_CONFIG": task.to_json()}) == task
     True
     """
@@ -66,6 +68,13 @@ class TaskConfig:
     task_type: str
     task_index: int
     rpc_layer: str = "grpc"
+
+    @property
+    def name(self) -> str:
+        """The name for people: "chief", "evaluator", "worker-1" or "ps-0"."""
+        if self.task_type in ("chief", EVALUATOR):
+            return self.task_type
+        return f"{self.task_type}-{self.task_index}"
 
     @property
     def address(self) -> str:

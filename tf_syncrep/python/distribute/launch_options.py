@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from typing import Any, TypeGuard
 
 from tf_syncrep.python.distribute import allow, script, threads
+from tf_syncrep.python.distribute.errors import UsageError
 
 WORKER_FAILURE_POLICIES = ("continue", "restart", "stop")
 PS_FAILURE_POLICIES = ("restart", "stop")
 MAX_SECS = threading.TIMEOUT_MAX  # Python waits no longer; some 292 years
 
 
-class LaunchError(ValueError):
+class LaunchError(UsageError, ValueError):
     """The options of a launch contradict each other, or do not fit the machine.
 
     Example:
@@ -162,7 +163,7 @@ class LaunchOptions:
         try:
             script.check(os.fspath(self.script), self.module)
             allow.check(self.allow)
-        except (script.ScriptError, allow.AllowError) as error:
+        except UsageError as error:
             raise LaunchError("", str(error)) from None
 
     def _check_command_line(self) -> None:

@@ -21,9 +21,8 @@ from tf_syncrep.python.distribute import (
     supervision,
     threads,
 )
-from tf_syncrep.python.distribute.cluster import EVALUATOR
+from tf_syncrep.python.distribute.cluster import EVALUATOR, TaskConfig
 from tf_syncrep.python.distribute.launch_options import LaunchOptions
-from tf_syncrep.python.distribute.local_cluster import Task
 from tf_syncrep.python.distribute.output import LogFilter, Output, open_terminal
 from tf_syncrep.python.distribute.readiness import grpc_answers
 from tf_syncrep.python.distribute.task_process import TaskProcess
@@ -74,9 +73,9 @@ def launch(options: LaunchOptions) -> int:
     try:
         # Linux limits the size of an argument, not that of a file.
         with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
-            json.dump([_plain(options), cluster.tasks[0].config.cluster], file)
+            json.dump([_plain(options), cluster.tasks[0].cluster], file)
             file.seek(0)
-            command = local_cluster.own_command(
+            command = script.own_command(
                 "distribute.launcher", str(os.getpid()), str(file.fileno())
             )
             return supervision.run_command(command, [file.fileno()])
@@ -116,7 +115,7 @@ def _plain(options: LaunchOptions) -> dict[str, Any]:
     return values
 
 
-def _supervise(options: LaunchOptions, tasks: Sequence[Task]) -> int:
+def _supervise(options: LaunchOptions, tasks: Sequence[TaskConfig]) -> int:
     return supervision.run_supervised(
         lambda parent_pipe: _Run(options, tasks, parent_pipe).run()
     )
@@ -174,17 +173,18 @@ class _Run:
     only put events into its queue.
     """
 
-    def __init__(self, options: LaunchOptions, tasks: Sequence[Task], parent_pipe: int):
+    def __init__(
+        self, options: LaunchOptions, tasks: Sequence[TaskConfig], parent_pipe: int
+    ):
         jobs = (*script.SCRIPT_JOBS[options.run_script_on], EVALUATOR)
         if options.evaluator:
             # The last task is the evaluator; the training decides when the run begins
             # and ends.
-            cluster = tasks[0].config.cluster
-            tasks = [*tasks, local_cluster.evaluator_of(cluster)]
+            tasks = [*tasks, TaskConfig(tasks[0].cluster, EVALUATOR, 0)]
         self._options = options
         self._tasks = {task.name: task for task in tasks}
-        self._scripts = [task.name for task in tasks if task.job in jobs]
-        self._servers = [task.name for task in tasks if task.job not in jobs]
+        self._scripts = [task.name for task in tasks if task.task_type in jobs]
+        self._servers = [task.name for task in tasks if task.task_type not in jobs]
         # The tasks for which the run waits. A PS that runs the script serves for ever.
         self._awaited = self._to_be_awaited()
         self._leader = self._awaited[0]
@@ -241,7 +241,7 @@ class _Run:
         return self._wait_for_script()
 
     def _to_be_awaited(self) -> list[str]:
-        return [n for n in self._scripts if self._tasks[n].job != "ps"]
+        return [n for n in self._scripts if self._tasks[n].task_type != "ps"]
 
     def _end_all(self) -> None:
         """Ends all tasks, before they are started again."""
@@ -306,11 +306,12 @@ class _Run:
     def _start(self, name: str) -> None:
         task = self._tasks[name]
         if name in self._servers:
-            command = local_cluster.server_command(self._options.allow)
-            environ = task.server_environment()
+            command = script.server_command(self._options.allow)
+            environ = local_cluster.server_environment(task)
         else:
-            command, environ = self._options.command(), task.environment()
-        environ = allow.environment(self._options.allow, task.config, environ)
+            command = self._options.command()
+            environ = local_cluster.environment(task)
+        environ = allow.environment(self._options.allow, task, environ)
         environ = threads.environment(
             self._options.inter_op_threads, self._options.intra_op_threads, environ
         )
@@ -444,7 +445,7 @@ class _Run:
             self._output.say(
                 f"{self._describe_end(process)} after the end of {self._leader}"
             )
-        elif self._tasks[name].job == "worker":
+        elif self._tasks[name].task_type == "worker":
             self._handle_lost_worker(process, FAILED)
         elif self._is_lost_ps(process):
             self._end_without(process)
@@ -452,7 +453,7 @@ class _Run:
     def _is_lost_ps(self, process: TaskProcess) -> bool:
         """Returns whether a process was a PS and has ended, but not by success."""
         name, status = process.name, process.status
-        if self._tasks[name].job != "ps" or status is None:
+        if self._tasks[name].task_type != "ps" or status is None:
             return False
         return name in self._servers or status != 0
 
@@ -514,7 +515,7 @@ class _Run:
         self._lost.add(name)
         if name in self._awaited:
             self._awaited.remove(name)
-        workers = {n for n, task in self._tasks.items() if task.job == "worker"}
+        workers = {n for n, task in self._tasks.items() if task.task_type == "worker"}
         if workers <= self._lost:
             self._output.say(f"{end}; no worker is left, ending the run")
             raise _Stop(status)

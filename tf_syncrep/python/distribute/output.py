@@ -70,7 +70,6 @@ class Output:
         on_closed: Callable[[], None],
         prefix: bool = True,
     ):
-        """Chooses widths and colours."""
         for output in (sys.stdout, sys.stderr):
             if isinstance(output, io.TextIOWrapper):
                 output.reconfigure(errors="replace")  # any locale can show the result
@@ -164,7 +163,6 @@ class LogFilter:
     """
 
     def __init__(self, environ: Mapping[str, str]):
-        """Begins with the first line."""
         level = environ.get("TF_CPP_MIN_LOG_LEVEL", "0")
         self._early_is_unwanted = level in ("1", "2", "3")
         # whether the line before was unwanted, and may continue

@@ -11,6 +11,8 @@ import errno
 import socket
 from collections.abc import Mapping
 
+from tf_syncrep.python.distribute.errors import UsageError
+
 LOOPBACK = "127.0.0.1"
 REUSE_PORT_VARIABLE = "TF_GRPC_REUSE_PORT"
 # The first of the local ports of tasks that talk through TLS (see tunnels.py). It is
@@ -18,7 +20,7 @@ REUSE_PORT_VARIABLE = "TF_GRPC_REUSE_PORT"
 TLS_BASE_PORT = 24000
 
 
-class PortUnavailableError(Exception):
+class PortUnavailableError(UsageError):
     """A requested port is not available.
 
     Example:

@@ -1,9 +1,11 @@
-"""The training script that a task runs: its command line, and whether it exists."""
+"""What a task runs: the training script, if it exists, or this package."""
 
 import importlib.util
 import os
 import sys
 from collections.abc import Sequence
+
+from tf_syncrep.python.distribute.errors import UsageError
 
 # Which tasks run the script; the others run `tf-syncrep serve`.
 SCRIPT_JOBS = {
@@ -12,9 +14,18 @@ SCRIPT_JOBS = {
     "all": ("chief", "worker", "ps"),
 }
 
-
-class ScriptError(ValueError):
-    """The script does not exist."""
+# Runs this very package in a child. The path of the parent's copy is last on the module
+# path. The current folder, which `-c` puts first unless PYTHONSAFEPATH is set, is
+# removed, since it may contain a folder with the package's name.
+_RUN = """\
+import sys
+sys.path[:1] = filter(None, sys.path[:1])
+sys.path.append({root!r})
+sys.argv[0] = "tf-syncrep"
+from tf_syncrep.python.{module} import main
+sys.exit(main())
+"""
+_PACKAGE_DIRECTORY = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 
 
 def command(script: str, args: Sequence[str] = (), module: bool = False) -> list[str]:
@@ -29,17 +40,31 @@ def command(script: str, args: Sequence[str] = (), module: bool = False) -> list
 def check(script: str, module: bool = False) -> None:
     """Checks that a script exists.
 
-    Raises ScriptError: the script does not exist.
+    Raises UsageError: the script does not exist.
     """
     if module:
         if not _module_exists(script):
-            raise ScriptError(f"there is no module {script!r}")
+            raise UsageError(f"there is no module {script!r}")
     elif not os.path.exists(script):
-        raise ScriptError(f"the script {script!r} does not exist")
+        raise UsageError(f"the script {script!r} does not exist")
     elif os.path.isdir(script) and not os.path.exists(
         os.path.join(script, "__main__.py")
     ):
-        raise ScriptError(f"the folder {script!r} has no __main__.py")
+        raise UsageError(f"the folder {script!r} has no __main__.py")
+
+
+def server_command(allow: str) -> list[str]:
+    """Returns the command that serves a task with this interpreter and this package.
+
+    `allow`: who may connect to it, as in `--allow`.
+    """
+    return own_command("cli", "serve", "--allow", allow)
+
+
+def own_command(module: str, *args: str) -> list[str]:
+    """Returns the command for `main` of a module with this interpreter and package."""
+    root = os.path.dirname(_PACKAGE_DIRECTORY)
+    return [sys.executable, "-c", _RUN.format(root=root, module=module), *args]
 
 
 def _is_executable_file(path: str) -> bool:

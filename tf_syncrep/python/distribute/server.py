@@ -9,14 +9,14 @@ from typing import NoReturn
 from tf_syncrep.python.distribute import (
     allow,
     cluster,
-    local_cluster,
     memory,
     ports,
     proxies,
+    script,
     threads,
-    tls,
     tunnels,
 )
+from tf_syncrep.python.distribute.errors import UsageError
 
 SERVED_TYPES = ("ps", "worker")
 BAD_CONFIG = 2
@@ -55,17 +55,12 @@ def serve(
             )
         if tls_files is not None:
             environ = tunnels.open_for(task, tls_files, allowed, tls_base_port)
-            command = local_cluster.server_command(allow.LOCAL)
+            command = script.server_command(allow.LOCAL)
             os.execve(command[0], command, environ)
         ports.check_port_is_free(task.port, os.environ)
         allow.restrict_this_process(allowed, task)
         os.environ.update(proxies.environment(task, os.environ))
-    except (
-        allow.AllowError,
-        cluster.ClusterConfigError,
-        ports.PortUnavailableError,
-        tls.TlsError,
-    ) as error:
+    except UsageError as error:
         _exit(BAD_CONFIG, error)
     try:
         # TensorFlow is imported only now, so that the errors above are reported at

@@ -15,15 +15,12 @@ from tf_syncrep.python.distribute import (
     server,
     tunnels,
 )
+from tf_syncrep.python.distribute.errors import UsageError
 from tf_syncrep.python.distribute.launch_options import MAX_SECS
 from tf_syncrep.python.distribute.readiness import grpc_answers
 
 UNREADY = 1  # The status if other tasks did not answer in time.
 _PROBE_INTERVAL_SECS = 0.5
-
-
-class TaskError(ValueError):
-    """An argument is out of range."""
 
 
 def run(
@@ -45,14 +42,11 @@ def run(
     `path`: the script; see `script.command`. `run_script_on`: a key of
     `script.SCRIPT_JOBS`. An evaluator also runs the script, but waits for no task,
     since it follows files. `allowed`: who may connect to the task, as in `--allow`.
-    Raises TaskError: `ready_timeout_secs` is out of range. Raises script.ScriptError:
-    there is no such script, or it cannot be executed. Raises
-    cluster.ClusterConfigError: TF_CONFIG is wrong. Raises allow.AllowError: `allowed`
-    is wrong. Raises tls.TlsError: `tls_files` is wrong, or there is no stunnel. Raises
-    ports.PortUnavailableError: a port that stunnel needs is in use.
+    Raises UsageError: TF_CONFIG or an argument is wrong, the script cannot be executed,
+    there is no stunnel, or a port that stunnel needs is in use.
     """
     if not 0 <= ready_timeout_secs <= MAX_SECS:
-        raise TaskError(
+        raise UsageError(
             f"--ready-timeout must be a number of seconds from 0 to {MAX_SECS:.0f}. "
             f"Received: {ready_timeout_secs}"
         )
@@ -78,7 +72,7 @@ def run(
     try:
         os.execve(command[0], command, environ)
     except OSError as error:
-        raise script.ScriptError(
+        raise UsageError(
             f"the script {path!r} cannot be executed: {error.strerror}"
         ) from None
 

@@ -22,7 +22,6 @@ class TaskOutput(io.RawIOBase):
     """
 
     def __init__(self, descriptor: int, ended: int):
-        """Begins to read."""
         self._descriptor = descriptor
         self._ended = ended
         self._has_ended = False

@@ -5,11 +5,9 @@ import dataclasses
 import os
 import ssl
 
+from tf_syncrep.python.distribute.errors import UsageError
+
 _FILES = ("CERT", "KEY", "CA")
-
-
-class TlsError(ValueError):
-    """The value of `--tls` is malformed, or tunnels are impossible on this machine."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,22 +26,24 @@ class Credentials:
     def parse(cls, text: str) -> "Credentials":
         """Parses a value of `--tls`, and checks that the files fit together.
 
-        Raises TlsError: there are not three paths, a file cannot be read, or the
+        Raises UsageError: there are not three paths, a file cannot be read, or the
         authority does not vouch for the certificate at present.
         """
         paths = [os.path.abspath(path) if path else "" for path in text.split(",")]
         if len(paths) != len(_FILES) or not all(paths):
-            raise TlsError(
+            raise UsageError(
                 f"--tls must be three files, {','.join(_FILES)}. Received: {text!r}"
             )
         for name, path in zip(_FILES, paths, strict=True):
             if not path.isprintable():
-                raise TlsError(f"--tls: {name} has a strange name. Received: {path!r}")
+                raise UsageError(
+                    f"--tls: {name} has a strange name. Received: {path!r}"
+                )
             try:
                 with open(path, "rb"):
                     pass
             except OSError as error:
-                raise TlsError(
+                raise UsageError(
                     f"--tls: {name} cannot be read ({error.strerror}). Received: "
                     f"{path!r}"
                 ) from None
@@ -62,7 +62,7 @@ class Credentials:
                 # With an empty password the key is not asked for on the terminal.
                 context.load_cert_chain(self.certificate, self.key, password="")
             except ssl.SSLError as error:
-                raise TlsError(
+                raise UsageError(
                     "--tls: KEY is not the key, without a password, of the certificate "
                     f"in CERT ({_reason(error)}). Received: {self.certificate!r}, "
                     f"{self.key!r}"
@@ -70,7 +70,7 @@ class Credentials:
             try:
                 context.load_verify_locations(self.authority)
             except ssl.SSLError as error:
-                raise TlsError(
+                raise UsageError(
                     f"--tls: CA has no certificate ({_reason(error)}). Received: "
                     f"{self.authority!r}"
                 ) from None
@@ -78,7 +78,7 @@ class Credentials:
         try:
             _shake_hands(*ends)
         except ssl.SSLError as error:
-            raise TlsError(
+            raise UsageError(
                 f"--tls: CA does not vouch for CERT ({_reason(error)}). Received: "
                 f"{self.certificate!r}, {self.authority!r}"
             ) from None

@@ -23,7 +23,8 @@ from typing import IO, NoReturn
 
 from tf_syncrep.python.distribute import allow, ports, proxies, supervision
 from tf_syncrep.python.distribute.cluster import TaskConfig, split_address
-from tf_syncrep.python.distribute.tls import Credentials, TlsError
+from tf_syncrep.python.distribute.errors import UsageError
+from tf_syncrep.python.distribute.tls import Credentials
 
 _READY_SECS = 10.0
 _POLL_SECS = 0.05
@@ -38,15 +39,16 @@ def open_for(
 
     `tls_files`: the certificate that it shows, and the authority that it requires; see
     `tls.Credentials.parse`. `allowed`: who may connect, as in `--allow`. Raises
-    TlsError: `tls_files` is wrong, there is no stunnel, or it does not start. Raises
-    ports.PortUnavailableError: one of the ports is in use, perhaps by another task of
-    the cluster: each task needs a network of its own. Raises allow.AllowError:
-    `allowed` is wrong.
+    UsageError: one of them is wrong, there is no stunnel, or it does not start, or a
+    port is in use, perhaps by another task of the cluster: each task needs a network of
+    its own.
     """
     credentials = Credentials.parse(tls_files)
     stunnel = shutil.which("stunnel")
     if stunnel is None:
-        raise TlsError("--tls needs the program stunnel (Debian: stunnel4), not found")
+        raise UsageError(
+            "--tls needs the program stunnel (Debian: stunnel4), not found"
+        )
     local = local_config(config, base_port)
     listening = [split_address(address)[1] for address in _addresses(local)]
     for port in listening:
@@ -63,11 +65,11 @@ def open_for(
 def local_config(config: TaskConfig, base_port: int) -> TaskConfig:
     """Returns the cluster as a task sees it behind its stunnel.
 
-    Raises TlsError: there are not enough ports.
+    Raises UsageError: there are not enough ports.
     """
     number = sum(map(len, config.cluster.values()))
     if not 0 < base_port <= 65536 - number:
-        raise TlsError(
+        raise UsageError(
             f"--tls-base-port must leave room for {number} ports up to 65535. "
             f"Received: {base_port}"
         )
@@ -144,7 +146,7 @@ def _start(
         if ended or time.monotonic() > deadline:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(watcher, signal.SIGKILL)
-            raise TlsError(
+            raise UsageError(
                 "--tls: stunnel ended before it listened"
                 if ended
                 else f"--tls: stunnel did not listen within {_READY_SECS:g} s"

@@ -13,8 +13,10 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from tf_syncrep.python.checkpoint.arguments import Options
 from tf_syncrep.python.checkpoint.directory import DamagedError, Directory, Manifest
-from tf_syncrep.python.checkpoint.engine import Calls, Engine
+from tf_syncrep.python.checkpoint.engine import Engine
+from tf_syncrep.python.checkpoint.function_calls import FunctionCalls
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.checkpoint.checkpoint import has_weights
 from tf_syncrep.python.keras.checkpoint.contents import contents_of
@@ -134,7 +136,9 @@ class SidecarEvaluator:
         self._callbacks = callbacks
         self._log_dir = None if log_dir is None else os.fsdecode(log_dir)
         self._max_idle_secs = max_idle_secs
-        self._engine = Engine(self._directory, calls=Calls(compat.apart_from_closures))
+        self._engine = Engine(
+            self._directory, FunctionCalls(compat.apart_from_closures), Options()
+        )
         self._contents: Any = None
         self._writer: Any = None
 

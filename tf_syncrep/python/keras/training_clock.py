@@ -21,7 +21,6 @@ class TrainingClock:
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic):
-        """Makes a clock that shows 0."""
         self._now = now
         self._earlier_secs = 0.0
         self._start = self._last = now()

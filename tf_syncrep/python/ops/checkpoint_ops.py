@@ -22,6 +22,8 @@ import tensorflow as tf
 
 from tf_syncrep.python.ops import op_library
 
+_raw_ops: Any = op_library.load()
+
 
 def __getattr__(name: str) -> Any:
     return op_library.function(name, ("checkpoint_",))
@@ -39,14 +41,10 @@ def checkpoint_begin(
     whole_names: Sequence[str],
     tensors: Sequence[Any] = (),
     tensor_names: Sequence[str] = (),
-    *,
-    max_kept_bytes: int,
-    patience_secs: float,
-    max_bytes_per_sec: float = 0.0,
-    name=None,
+    **attributes: Any,
 ):
     """Begins to write a checkpoint that shows this moment: Syncrep>CheckpointBegin."""
-    return op_library.load().syncrep_checkpoint_begin(
+    return _raw_ops.syncrep_checkpoint_begin(
         handle,
         prefix,
         token,
@@ -57,16 +55,13 @@ def checkpoint_begin(
         _strings(whole_names),
         list(tensors),
         _strings(tensor_names),
-        max_kept_bytes=max_kept_bytes,
-        patience_secs=patience_secs,
-        max_bytes_per_sec=max_bytes_per_sec,
-        name=name,
+        **attributes,
     )
 
 
 def checkpoint_keep(variable, rows=None, name=None):
     """Keeps rows for a checkpoint that is being written: Syncrep>CheckpointKeep."""
-    return op_library.load().syncrep_checkpoint_keep(
+    return _raw_ops.syncrep_checkpoint_keep(
         variable, _rows(rows), all=rows is None, name=name
     )
 
@@ -75,7 +70,7 @@ def checkpoint_restore(
     prefixes, groups, pieces, piece_names, wholes, whole_names, name=None
 ):
     """Reads variables from a checkpoint: Syncrep>CheckpointRestore."""
-    return op_library.load().syncrep_checkpoint_restore(
+    return _raw_ops.syncrep_checkpoint_restore(
         prefixes,
         [variable for group in groups for variable in group],
         *_layout(groups, pieces, piece_names),
@@ -95,15 +90,10 @@ def ref_checkpoint_begin(
     piece_names,
     tensors,
     tensor_names,
-    *,
-    max_kept_bytes,
-    patience_secs,
-    max_bytes_per_sec=0.0,
-    owner="",
-    name=None,
+    **attributes: Any,
 ):
     """Accepts a checkpoint in a graph of `tf.compat.v1`: Syncrep>RefCheckpointBegin."""
-    return op_library.load().syncrep_ref_checkpoint_begin(
+    return _raw_ops.syncrep_ref_checkpoint_begin(
         handle,
         prefix,
         token,
@@ -114,24 +104,20 @@ def ref_checkpoint_begin(
         _strings([]),
         list(tensors),
         _strings(tensor_names),
-        max_kept_bytes=max_kept_bytes,
-        patience_secs=patience_secs,
-        max_bytes_per_sec=max_bytes_per_sec,
-        owner=owner,
-        name=name,
+        **attributes,
     )
 
 
 def ref_checkpoint_keep(variable, rows=None, name=None):
     """Is `checkpoint_keep` for a reference variable: Syncrep>RefCheckpointKeep."""
-    return op_library.load().syncrep_ref_checkpoint_keep(
+    return _raw_ops.syncrep_ref_checkpoint_keep(
         variable, _rows(rows), all=rows is None, name=name
     )
 
 
 def ref_checkpoint_restore(prefixes, groups, pieces, piece_names, name=None):
     """Is `checkpoint_restore` for a v1 graph: Syncrep>RefCheckpointRestore."""
-    return op_library.load().syncrep_ref_checkpoint_restore(
+    return _raw_ops.syncrep_ref_checkpoint_restore(
         prefixes,
         *_handles_and_references(groups),
         *_layout(groups, pieces, piece_names),

@@ -41,8 +41,8 @@ def library_path() -> str:
 def build_info() -> ModuleType | None:
     """Returns what the build recorded about itself, or None if nothing was built.
 
-    The module has the strings TF_VERSION, COMPILER and TF_COMPILE_FLAGS, and
-    CUDA_VERSION, which is None for a library without GPU kernels.
+    The module has the strings TF_VERSION and COMPILER, and CUDA_VERSION, which is None
+    for a library without GPU kernels.
     """
     try:
         return importlib.import_module("tf_syncrep._build_info")

@@ -16,6 +16,8 @@ from tf_syncrep.python.ops import op_library
 #: Stands for the number of the present generation, an integer or a tensor.
 ANY_GENERATION: Any = -1
 
+_raw_ops: Any = op_library.load()
+
 
 def __getattr__(name: str) -> Any:
     return op_library.function(name, ("sync_gate", "task_id"))
@@ -25,16 +27,16 @@ def sync_gate_cancel_updater(
     handle, generation, device: Any = "", incarnation: Any = 0
 ):
     """Ends the updater's waits as Cancelled: Syncrep>SyncGateCancelUpdater."""
-    return op_library.load().syncrep_sync_gate_cancel_updater(
+    return _raw_ops.syncrep_sync_gate_cancel_updater(
         handle, generation, device, incarnation
     )
 
 
 def sync_gate_close(handle, generation=ANY_GENERATION):
     """Ends all waits, present and future, as end of input: Syncrep>SyncGateClose."""
-    return op_library.load().syncrep_sync_gate_close(handle, generation)
+    return _raw_ops.syncrep_sync_gate_close(handle, generation)
 
 
 def sync_gate_fail(handle, code, message, generation=ANY_GENERATION):
     """Ends all waits, present and future, with an error: Syncrep>SyncGateFail."""
-    return op_library.load().syncrep_sync_gate_fail(handle, code, message, generation)
+    return _raw_ops.syncrep_sync_gate_fail(handle, code, message, generation)

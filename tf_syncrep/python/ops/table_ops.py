@@ -28,7 +28,8 @@ its row a little early. A lookup counts each key of its batch once.
 **Errors.** `tf.errors.InvalidArgumentError` for what does not belong together;
 `tf.errors.ResourceExhaustedError` where there is no memory. Where the text does not say
 otherwise, nothing was written then. The Docs of the ops in `cc/ops` say what they do
-and take; None stands for no eviction, and for the dtype of the vectors.
+and take: a function of this module that is not below is the op of its name. None stands
+for no eviction, and for the dtype of the vectors.
 """
 
 import struct
@@ -46,14 +47,11 @@ __all__ = [
     "key_owner",
     "table_export",
     "table_find",
-    "table_gradient",
     "table_import",
     "table_index",
     "table_maintain",
     "table_release",
     "table_requests",
-    "table_stats",
-    "table_zeros",
 ]
 
 #: For `table_import`, the last use of a key that keeps its use or, if it has no row, is
@@ -64,6 +62,10 @@ NOW = -1
 RESTS = -1
 
 _raw_ops: Any = op_library.load()
+
+
+def __getattr__(name: str) -> Any:
+    return op_library.function(name, ("table_",))
 
 
 class IndexedTable(NamedTuple):
@@ -110,11 +112,6 @@ class TableExport(NamedTuple):
     rows: Any
     last_uses: Any
     counts: Any
-
-
-def table_zeros(shape: Any, dtype: Any, name: str | None = None) -> tf.Tensor:
-    """Makes zeros that take no memory before they are written: Syncrep>TableZeros."""
-    return _raw_ops.syncrep_table_zeros(shape=shape, dtype=dtype, name=name)
 
 
 def table_index(
@@ -226,24 +223,6 @@ def table_find(
     return result.rows, result.values
 
 
-def table_gradient(
-    index: tf.Tensor,
-    keys: tf.Tensor,
-    uses: tf.Tensor,
-    request: Any,
-    rows: Any,
-    gradient: Any,
-    *,
-    dtype: Any,
-    name: str | None = None,
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Makes the gradient of what `table_find` has read: Syncrep>TableGradient."""
-    result = _raw_ops.syncrep_table_gradient(
-        index, keys, uses, request, rows, gradient, dtype=dtype, name=name
-    )
-    return result.values, result.kept_rows
-
-
 def table_maintain(
     index: tf.Tensor,
     vectors: tf.Tensor,
@@ -306,11 +285,6 @@ def table_release(
     )
 
 
-def table_stats(index: tf.Tensor, name: str | None = None) -> tf.Tensor:
-    """Tells how the tables of a part are: Syncrep>TableStats."""
-    return _raw_ops.syncrep_table_stats(index, name=name)
-
-
 def table_export(
     index: tf.Tensor,
     keys: tf.Tensor,
@@ -369,7 +343,7 @@ def _gradient_of_find(op, gradient_of_rows, gradient):
     dtype, shape = op.get_attr("dtype"), op.get_attr("shape")
     # What travels is as narrow as what came; it is widened beside the variable.
     with tf.device(values.device):
-        values, rows = table_gradient(
+        values, rows = _raw_ops.syncrep_table_gradient(
             index, keys, uses, request, rows, gradient, dtype=dtype
         )
     size = [dim.size for dim in shape.dim] if hasattr(shape, "dim") else list(shape)

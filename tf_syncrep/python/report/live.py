@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 import time
 from collections.abc import Callable
@@ -30,21 +29,22 @@ def watch(logdir: str, wait: Callable[[float], object] = time.sleep) -> None:
     """
     command.check_folder(logdir)
     try:
-        console = importlib.import_module("rich.console").Console()
-        live = importlib.import_module("rich.live")
+        from rich.console import Console
+        from rich.live import Live
+        from rich.text import Text
     except ImportError:
         raise command.ReportError(
             "rich, which draws in the terminal, is not installed. Install it: "
             f"{sys.executable} -m pip install rich"
         ) from None
+    console = Console()
     if not console.is_terminal:
         raise command.ReportError("--live needs a terminal as its standard output")
-    text = importlib.import_module("rich.text").Text
-    with live.Live(console=console, auto_refresh=False) as screen:
+    with Live(console=console, auto_refresh=False) as screen:
         try:
             while True:
                 begin = time.monotonic()
-                screen.update(text(_shown(logdir)), refresh=True)
+                screen.update(Text(_shown(logdir)), refresh=True)
                 secs = time.monotonic() - begin
                 wait(max(_REFRESH_SECS, secs / _READING_SHARE))
         except KeyboardInterrupt:

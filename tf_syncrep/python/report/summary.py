@@ -70,9 +70,7 @@ def table(training: Training) -> str:
 
 
 def tables(training: Training) -> str:
-    """Returns one line for each table that grows; "" if there is none."""
-    if not training.tables:
-        return ""
+    """Returns one line for each table that grows."""
     counters = {
         "ids without row": "without_row",
         "admitted": "admitted",

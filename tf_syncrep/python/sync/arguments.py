@@ -34,70 +34,57 @@ def with_python_numbers(
 
 
 def check_number(name: str, value: Any, *, below: float = math.inf) -> float:
-    """Checks that a hyper-parameter is a number in [0, below).
-
-    Raises ValueError: the value is not a number, or out of range.
-    """
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise ValueError(f"`{name}` must be a number. Received: {name}={value!r}")
-    number = float(value)
-    if not 0 <= number < below:
-        end = "inf" if math.isinf(below) else f"{below:g}"
-        raise ValueError(
-            f"`{name}` must be in the range [0, {end}). Received: {name}={value}"
-        )
-    return number
+    """Checks that a hyper-parameter is a number in [0, below)."""
+    _check(name, value, "a number", numbers.Real)
+    end = "inf" if math.isinf(below) else f"{below:g}"
+    rule = f"in the range [0, {end})"
+    return float(
+        _check(name, value, rule, numbers.Real, lambda x: 0 <= float(x) < below)
+    )
 
 
 def check_count(name: str, value: Any, *, least: int = 1) -> int:
-    """Checks that an argument is a whole number of at least `least`.
-
-    Raises ValueError: the value is not such a number.
-    """
-    if not _is(numbers.Integral, value) or value < least:
-        raise ValueError(
-            f"`{name}` must be a whole number of at least {least}. "
-            f"Received: {name}={value!r}"
-        )
-    return int(value)
+    """Checks that an argument is a whole number of at least `least`."""
+    rule = f"a whole number of at least {least}"
+    return int(_check(name, value, rule, numbers.Integral, lambda x: x >= least))
 
 
 def check_whole(name: str, value: Any) -> int:
-    """Checks that an argument is a whole number of 64 bits.
-
-    Raises ValueError: the value is not such a number.
-    """
-    if not _is(numbers.Integral, value) or not -(2**63) <= int(value) < 2**63:
-        raise ValueError(
-            f"`{name}` must be a whole number of 64 bits. Received: {name}={value!r}"
-        )
-    return int(value)
+    """Checks that an argument is a whole number of 64 bits."""
+    rule, bound = "a whole number of 64 bits", 2**63
+    return int(
+        _check(name, value, rule, numbers.Integral, lambda x: -bound <= int(x) < bound)
+    )
 
 
 def check_power(name: str, value: Any) -> float:
-    """Checks that an argument is a finite number of at most 0.
-
-    Raises ValueError: the value is not such a number.
-    """
-    if not _is(numbers.Real, value) or not -math.inf < float(value) <= 0:
-        raise ValueError(
-            f"`{name}` must be a finite number of at most 0. Received: {name}={value!r}"
-        )
-    return float(value)
+    """Checks that an argument is a finite number of at most 0."""
+    rule = "a finite number of at most 0"
+    return float(
+        _check(name, value, rule, numbers.Real, lambda x: -math.inf < float(x) <= 0)
+    )
 
 
 def check_positive(name: str, value: Any) -> float:
-    """Checks that an argument is a finite number above 0.
+    """Checks that an argument is a finite number above 0."""
+    rule = "a finite number above 0"
+    return float(
+        _check(name, value, rule, numbers.Real, lambda x: 0 < float(x) < math.inf)
+    )
 
-    Raises ValueError: the value is not such a number.
+
+def _check(
+    name: str,
+    value: Any,
+    rule: str,
+    kind: type,
+    is_allowed: Callable[[Any], bool] = lambda _: True,
+) -> Any:
+    """Returns a value that is a number of a kind, and no boolean, within a range.
+
+    Raises ValueError: the value is another one.
     """
-    if not _is(numbers.Real, value) or not 0 < float(value) < math.inf:
-        raise ValueError(
-            f"`{name}` must be a finite number above 0. Received: {name}={value!r}"
-        )
-    return float(value)
-
-
-def _is(kind, value):
-    """Returns whether a value is a number of a kind; booleans do not count."""
-    return isinstance(value, kind) and not isinstance(value, bool)
+    if isinstance(value, bool) or not isinstance(value, kind) or not is_allowed(value):
+        shown = as_python(value)
+        raise ValueError(f"`{name}` must be {rule}. Received: {name}={shown!r}")
+    return value

@@ -36,7 +36,6 @@ class GradientAccumulator(abc.ABC):
     """Collects the gradients of one variable."""
 
     def __init__(self, variable, dtype: tf.DType):
-        """Keeps what all ops need."""
         self._device = variable.device
         # The ops do not know the shape, but optimizers of Keras ask for it.
         self._shape = variable.shape

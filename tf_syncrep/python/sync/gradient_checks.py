@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tf_syncrep.python.ops import embedding_ops
 from tf_syncrep.python.sync import gate_placement
+from tf_syncrep.python.sync.gradients import identity
 
 Gradient = tf.Tensor | tf.IndexedSlices
 
@@ -48,10 +49,7 @@ def checked(gradient: Gradient, variable) -> Gradient:
     if _is_made_beside(variable, gradient):
         return gradient
     with tf.control_dependencies([check_against(gradient, variable)]):
-        if isinstance(gradient, tf.IndexedSlices):
-            values = tf.identity(gradient.values)
-            return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-        return tf.identity(gradient)
+        return identity(gradient)
 
 
 def _is_made_beside(variable, gradient: Gradient) -> bool:

@@ -16,6 +16,14 @@ def as_tensors(gradient: Any) -> Any:
     return tf.convert_to_tensor(gradient)
 
 
+def identity(gradient: Any) -> Any:
+    """Returns the same gradient, whose values wait for control dependencies."""
+    if isinstance(gradient, tf.IndexedSlices):
+        values = tf.identity(gradient.values)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return tf.identity(gradient)
+
+
 def flatten(gradients: Sequence[Any]) -> list[tf.Tensor]:
     """Returns the tensors of all gradients, indices included."""
     return tf.nest.flatten(gradients, expand_composites=True)

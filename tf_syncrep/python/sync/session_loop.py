@@ -16,7 +16,6 @@ class SessionLoop(tf.compat.v1.train.QueueRunner):
     """
 
     def __init__(self, *, title: str, **arguments: Any):
-        """Creates the queue runner."""
         super().__init__(**arguments)
         self._title = title
         self._errors: list[Exception] = []
@@ -38,10 +37,10 @@ class SessionLoop(tf.compat.v1.train.QueueRunner):
         del coord
         try_to_run(session, self.cancel_op)
 
-    def has_failed(self, session: Any) -> None:
+    def on_failure(self, session: Any) -> None:
         """Called after an error of the loop was reported."""
 
-    def has_ended(self, session: Any) -> None:
+    def on_end(self, session: Any) -> None:
         """Called when the loop no longer runs in a session."""
         with self._condition:
             self._sessions.remove(session)
@@ -67,7 +66,7 @@ class SessionLoop(tf.compat.v1.train.QueueRunner):
         try:
             self.begin(sess)
         except BaseException:
-            self.has_ended(sess)
+            self.on_end(sess)
             raise
         self._errors = []
         threads = [threading.Thread(target=self._run_loop, args=(sess, coord))]
@@ -104,11 +103,11 @@ class SessionLoop(tf.compat.v1.train.QueueRunner):
                 coord.request_stop(error)
             # This comes after the report, since threads whose waits end ask the
             # coordinator for the error.
-            self.has_failed(session)
+            self.on_failure(session)
             if coord is None:
                 raise
         finally:
-            self.has_ended(session)
+            self.on_end(session)
 
     def _await_stop(self, session: Any, coord: Any) -> None:
         coord.wait_for_stop()

@@ -2,11 +2,13 @@
 
 from tf_syncrep.python.sync.arguments import check_positive
 from tf_syncrep.python.train import hyper_parameters
+from tf_syncrep.python.train.base_optimizer import with_common_text
 from tf_syncrep.python.train.rule_optimizer import RuleOptimizer, Slot
 
 __all__ = ["AdagradOptimizer"]
 
 
+@with_common_text
 class AdagradOptimizer(RuleOptimizer):
     r"""Adagrad that moves only the rows that a gradient names.
 
@@ -21,18 +23,16 @@ class AdagradOptimizer(RuleOptimizer):
     Arguments, defaults and numbers are those of `tf.compat.v1.train.AdagradOptimizer`.
     (Nothing is added under the root, unlike in `tfs.keras.Adagrad` and Keras.)
 
-    A sparse gradient (`tf.IndexedSlices`) moves only the rows that it names, in the
-    variable and in its slots, as with TensorFlow's class. A row named several times
-    gets the sum of its gradients, once. One op does it, atomically for each row: no
-    update of any worker is lost, and the gradient goes through no op that finds equal
-    rows first.
+    {{rows_and_dtypes}}
+    In a checkpoint of `tf.compat.v1.train.Saver` the slot of `w` is `w/Adagrad`.
 
-    Variables may be reference or resource variables, partitioned or not, of half,
-    bfloat16, float32 or float64, on CPUs. Slots are float64 for float64 variables and
-    float32 for all others. In a checkpoint of `tf.compat.v1.train.Saver` the slot of
-    `w` is `w/Adagrad`, so that checkpoints of TensorFlow's class with float32 and
-    float64 variables can be restored. (TensorFlow's slots of half
-    variables are half.)
+    Args:
+        {{learning_rate}}
+        initial_accumulator_value: number above 0 that \\(a\\) begins with.
+        {{use_locking}}
+        name: prefix of the ops' and slots' names.
+
+    {{raises}}
 
     Example:
     ```python
@@ -61,23 +61,6 @@ class AdagradOptimizer(RuleOptimizer):
         use_locking: bool = False,
         name: str = "Adagrad",
     ):
-        r"""Makes an optimizer; its slots are made when gradients are first applied.
-
-        Args:
-            learning_rate: a number of at least 0, a scalar tensor, a variable, or a
-                callable without arguments that returns one of these, which is
-                evaluated at each step.
-            initial_accumulator_value: number above 0 that \\(a\\) begins with.
-            use_locking: let sparse updates of one variable wait for one another as
-                wholes. Without it they are atomic for each row, and no update is
-                lost either way.
-            name: prefix of the ops' and slots' names.
-
-        Raises:
-            ValueError: a number out of range, a tensor that is not a scalar, or an
-                empty name.
-            TypeError: a learning rate of another kind.
-        """
         initial = check_positive("initial_accumulator_value", initial_accumulator_value)
         slots = {"accumulator": Slot("accumulator", initial)}
         super().__init__("adagrad", slots, use_locking, name, {"epsilon": 0.0})

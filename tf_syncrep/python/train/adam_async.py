@@ -7,7 +7,7 @@ import tensorflow as tf
 from tf_syncrep.python.ops import adam_async_ops
 from tf_syncrep.python.sync.arguments import check_number
 from tf_syncrep.python.train import hyper_parameters
-from tf_syncrep.python.train.base_optimizer import BaseOptimizer
+from tf_syncrep.python.train.base_optimizer import BaseOptimizer, with_common_text
 from tf_syncrep.python.train.part_scalars import add_scalar
 
 __all__ = ["AdamAsyncOptimizer"]
@@ -15,6 +15,7 @@ __all__ = ["AdamAsyncOptimizer"]
 _slot_dtype = adam_async_ops.slot_dtype
 
 
+@with_common_text
 class AdamAsyncOptimizer(BaseOptimizer):
     r"""Adam for asynchronous training with parameter servers.
 
@@ -61,6 +62,29 @@ class AdamAsyncOptimizer(BaseOptimizer):
     checkpoint is restored into any number of parts: if it was written from another
     number, each part gets the powers of the part with the most steps.
 
+    Learning rate, betas and epsilon may be numbers, scalar tensors, variables, or
+    callables without arguments that return one of these; they are evaluated at each
+    step. The powers start from the values of `beta1` and `beta2` when the slots are
+    made, which is when gradients are first applied, or from their initial values if
+    they are variables of a graph.
+
+    Args:
+        learning_rate: at least 0.
+        beta1: decay of the moving average of the gradient, in [0, 1).
+        beta2: decay of the moving average of its square, in [0, 1).
+        epsilon: at least 0; keeps the division finite where `v` is small.
+        {{use_locking}}
+        apply_sparse_rmsprop: let sparse gradients follow RMSProp.
+        name: prefix of the ops' and slots' names.
+        use_nesterov: look one gradient ahead (Dozat, 2016); without effect on
+            RMSProp.
+        rmsprop_momentum: momentum of RMSProp, in [0, 1). None stands for `beta1`,
+            which is what DeepRec computes; 0 leaves the moving average out, which
+            is what its manual describes. Without `apply_sparse_rmsprop` it has
+            no effect.
+
+    {{raises}}
+
     Example:
     ```python
     import tensorflow.compat.v1 as tf
@@ -97,35 +121,6 @@ class AdamAsyncOptimizer(BaseOptimizer):
         use_nesterov: bool = False,
         rmsprop_momentum: float | None = None,
     ):
-        """Makes an optimizer; its slots are made when gradients are first applied.
-
-        The first four may be numbers, scalar tensors, variables, or callables without
-        arguments that return one of these; they are evaluated at each step. The powers
-        start from the values of `beta1` and `beta2` when the slots are made, or from
-        their initial values if they are variables of a graph.
-
-        Args:
-            learning_rate: at least 0.
-            beta1: decay of the moving average of the gradient, in [0, 1).
-            beta2: decay of the moving average of its square, in [0, 1).
-            epsilon: at least 0; keeps the division finite where `v` is small.
-            use_locking: let sparse updates of one variable wait for one another as
-                wholes. Without it they are atomic for each row, and no update is
-                lost either way.
-            apply_sparse_rmsprop: let sparse gradients follow RMSProp.
-            name: prefix of the ops' and slots' names.
-            use_nesterov: look one gradient ahead (Dozat, 2016); without effect on
-                RMSProp.
-            rmsprop_momentum: momentum of RMSProp, in [0, 1). None stands for `beta1`,
-                which is what DeepRec computes; 0 leaves the moving average out, which
-                is what its manual describes. Without `apply_sparse_rmsprop` it has
-                no effect.
-
-        Raises:
-            ValueError: a number out of range, a tensor that is not a scalar, or an
-                empty name.
-            TypeError: an argument of another kind.
-        """
         super().__init__(use_locking, name)
         self._keep("lr", "learning_rate", learning_rate)
         self._keep("beta1", "beta1", beta1, below=1)
@@ -183,8 +178,7 @@ class AdamAsyncOptimizer(BaseOptimizer):
             var, initializer, shape, dtype, slot_name, op_name
         )
 
-    # Updates. The ops sum duplicate indices themselves, so that the sparse methods
-    # serve gradients with and without duplicates.
+    # Updates.
 
     def _operands(self, var):
         """Returns the inputs of all ops that come before the gradient."""
@@ -213,9 +207,6 @@ class AdamAsyncOptimizer(BaseOptimizer):
             rmsprop_momentum=self._rmsprop_momentum,
         ).op
 
-    def _apply_sparse_duplicate_indices(self, grad, var):
-        return self._apply_sparse(grad, var)
-
     def _resource_apply_dense(self, grad, handle):
         return adam_async_ops.resource_apply_adam_async(
             *self._operands(handle),
@@ -234,6 +225,3 @@ class AdamAsyncOptimizer(BaseOptimizer):
             apply_sparse_rmsprop=self._apply_sparse_rmsprop,
             rmsprop_momentum=self._rmsprop_momentum,
         )
-
-    def _resource_apply_sparse_duplicate_indices(self, grad, handle, indices):
-        return self._resource_apply_sparse(grad, handle, indices)

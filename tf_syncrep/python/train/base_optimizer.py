@@ -6,7 +6,39 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tf_syncrep.python.ops import adam_async_ops
+from tf_syncrep.python.sync.docstrings import with_texts
 from tf_syncrep.python.train import hyper_parameters
+
+# What the optimizers' docstrings have in common.
+with_common_text = with_texts(
+    {
+        "rows_and_dtypes": """
+A sparse gradient (`tf.IndexedSlices`) moves only the rows that it names, in the
+variable and in its slots, as with TensorFlow's class. A row named several times gets
+the sum of its gradients, once. One op does it, atomically for each row: no update of
+any worker is lost, and the gradient goes through no op that finds equal rows first.
+
+Variables may be reference or resource variables, partitioned or not, of half, bfloat16,
+float32 or float64, on CPUs. Slots are made when gradients are first applied, float64
+for float64 variables and float32 for all others. So checkpoints of TensorFlow's class
+with float32 and float64 variables can be restored. (TensorFlow's slots of half
+variables are half.)
+""",
+        "learning_rate": """
+learning_rate: a number of at least 0, a scalar tensor, a variable, or a callable
+    without arguments that returns one of these, which is evaluated at each step.
+""",
+        "use_locking": """
+use_locking: let sparse updates of one variable wait for one another as wholes.
+    Without it they are atomic for each row, and no update is lost either way.
+""",
+        "raises": """
+Raises:
+    ValueError: a number out of range, a tensor that is not a scalar, or an empty name.
+    TypeError: an argument of another kind.
+""",
+    }
+)
 
 
 class _HyperParameter(NamedTuple):
@@ -83,6 +115,15 @@ class BaseOptimizer(tf.compat.v1.train.Optimizer):
             shape = tf.shape(hyper_parameters.initial_value(var))
             initial = tf.fill(shape, tf.constant(value, dtype))
             self._get_or_make_slot(var, initial, slot_name, op_name)
+
+    # The ops sum duplicate indices themselves, so that the sparse methods of subclasses
+    # serve gradients with and without duplicates.
+
+    def _apply_sparse_duplicate_indices(self, grad, var):
+        return self._apply_sparse(grad, var)
+
+    def _resource_apply_sparse_duplicate_indices(self, grad, handle, indices):
+        return self._resource_apply_sparse(grad, handle, indices)
 
     def _get_or_make_slot_with_initializer(
         self, var, initializer, shape, dtype, slot_name, op_name

@@ -2,11 +2,13 @@
 
 from tf_syncrep.python.sync.arguments import check_number, check_power
 from tf_syncrep.python.train import hyper_parameters
+from tf_syncrep.python.train.base_optimizer import with_common_text
 from tf_syncrep.python.train.rule_optimizer import RuleOptimizer, Slot
 
 __all__ = ["FtrlOptimizer"]
 
 
+@with_common_text
 class FtrlOptimizer(RuleOptimizer):
     r"""FTRL-Proximal that moves only the rows that a gradient names.
 
@@ -27,18 +29,27 @@ class FtrlOptimizer(RuleOptimizer):
 
     Arguments, defaults and numbers are those of `tf.compat.v1.train.FtrlOptimizer`.
 
-    A sparse gradient (`tf.IndexedSlices`) moves only the rows that it names, in the
-    variable and in its slots, as with TensorFlow's class. A row named several times
-    gets the sum of its gradients, once. One op does it, atomically for each row: no
-    update of any worker is lost, and the gradient goes through no op that finds equal
-    rows first.
+    {{rows_and_dtypes}}
+    In a checkpoint of `tf.compat.v1.train.Saver` those of `w` are `w/Ftrl` (n) and
+    `w/Ftrl_1` (z).
 
-    Variables may be reference or resource variables, partitioned or not, of half,
-    bfloat16, float32 or float64, on CPUs. Slots are float64 for float64 variables and
-    float32 for all others. In a checkpoint of `tf.compat.v1.train.Saver` those of `w`
-    are `w/Ftrl` (n) and `w/Ftrl_1` (z), so that checkpoints of TensorFlow's class with
-    float32 and float64 variables can be restored. (TensorFlow's slots of half
-    variables are half.)
+    Args:
+        {{learning_rate}}
+            An update with another value fails; one with 0 changes nothing.
+        learning_rate_power: number of at most 0; 0 for a rate that does not fall.
+        initial_accumulator_value: number of at least 0 that \\(n\\) begins with.
+        l1_regularization_strength: number of at least 0.
+        l2_regularization_strength: number of at least 0.
+        {{use_locking}}
+        name: prefix of the ops' and slots' names.
+        accum_name: what the slot \\(n\\) is called in place of `name`.
+        linear_name: what the slot \\(z\\) is called in place of `name`.
+        l2_shrinkage_regularization_strength: number of at least 0: a penalty on the
+            size of the weights, in the gradient; in the rows that it names, if it
+            is sparse.
+        beta: number of at least 0, the paper's; None for 0.
+
+    {{raises}}
 
     Example:
     ```python
@@ -74,33 +85,6 @@ class FtrlOptimizer(RuleOptimizer):
         l2_shrinkage_regularization_strength: float = 0.0,
         beta: float | None = None,
     ):
-        r"""Makes an optimizer; its slots are made when gradients are first applied.
-
-        Args:
-            learning_rate: a number of at least 0, a scalar tensor, a variable, or a
-                callable without arguments that returns one of these, which is evaluated
-                at each step. An update with another value fails; one with 0 changes
-                nothing.
-            learning_rate_power: number of at most 0; 0 for a rate that does not fall.
-            initial_accumulator_value: number of at least 0 that \\(n\\) begins with.
-            l1_regularization_strength: number of at least 0.
-            l2_regularization_strength: number of at least 0.
-            use_locking: let sparse updates of one variable wait for one another as
-                wholes. Without it they are atomic for each row, and no update is
-                lost either way.
-            name: prefix of the ops' and slots' names.
-            accum_name: what the slot \\(n\\) is called in place of `name`.
-            linear_name: what the slot \\(z\\) is called in place of `name`.
-            l2_shrinkage_regularization_strength: number of at least 0: a penalty on the
-                size of the weights, in the gradient; in the rows that it names, if it
-                is sparse.
-            beta: number of at least 0, the paper's; None for 0.
-
-        Raises:
-            ValueError: a number out of range, a tensor that is not a scalar, or an
-                empty name.
-            TypeError: a learning rate of another kind.
-        """
         constants = {
             "lr_power": check_power("learning_rate_power", learning_rate_power),
             "l1": check_number(

@@ -1,11 +1,13 @@
 """Gradient descent as a `tf.compat.v1.train.Optimizer`."""
 
 from tf_syncrep.python.train import hyper_parameters
+from tf_syncrep.python.train.base_optimizer import with_common_text
 from tf_syncrep.python.train.rule_optimizer import RuleOptimizer
 
 __all__ = ["GradientDescentOptimizer"]
 
 
+@with_common_text
 class GradientDescentOptimizer(RuleOptimizer):
     r"""Gradient descent whose updates lose nothing among many workers.
 
@@ -21,6 +23,13 @@ class GradientDescentOptimizer(RuleOptimizer):
     Variables may be reference or resource variables, partitioned or not, of half,
     bfloat16, float32 or float64, on CPUs. Half and bfloat16 are computed in float32 and
     rounded once. There are no slots.
+
+    Args:
+        {{learning_rate}}
+        {{use_locking}}
+        name: prefix of the ops' names.
+
+    {{raises}}
 
     Example:
     ```python
@@ -45,21 +54,5 @@ class GradientDescentOptimizer(RuleOptimizer):
         use_locking: bool = False,
         name: str = "GradientDescent",
     ):
-        """Makes an optimizer.
-
-        Args:
-            learning_rate: a number of at least 0, a scalar tensor, a variable, or a
-                callable without arguments that returns one of these, which is
-                evaluated at each step.
-            use_locking: let sparse updates of one variable wait for one another as
-                wholes. Without it they are atomic for each row, and no update is
-                lost either way.
-            name: prefix of the ops' names.
-
-        Raises:
-            ValueError: a number out of range, a tensor that is not a scalar, or an
-                empty name.
-            TypeError: an argument of another kind.
-        """
         super().__init__("sgd", {}, use_locking, name)
         self._keep("lr", "learning_rate", learning_rate)

@@ -1,11 +1,13 @@
 """Gradient descent with momentum as a `tf.compat.v1.train.Optimizer`."""
 
 from tf_syncrep.python.train import hyper_parameters
+from tf_syncrep.python.train.base_optimizer import with_common_text
 from tf_syncrep.python.train.rule_optimizer import RuleOptimizer, Slot
 
 __all__ = ["MomentumOptimizer"]
 
 
+@with_common_text
 class MomentumOptimizer(RuleOptimizer):
     r"""Gradient descent with momentum that moves only the rows that a gradient names.
 
@@ -19,19 +21,23 @@ class MomentumOptimizer(RuleOptimizer):
     `tf.compat.v1.train.MomentumOptimizer`. (The learning rate is outside of the
     momentum; in `tfs.keras.SGD`, as in Keras, it is within.)
 
-    A sparse gradient (`tf.IndexedSlices`) moves only the rows that it names, in the
-    variable and in its slots, as with TensorFlow's class: while no gradient
-    names a row, its momentum neither decays nor moves the row. A row named several
-    times gets the sum of its gradients, once. One op does it, atomically for each row:
-    no update of any worker is lost, and the gradient goes through no op that finds
-    equal rows first.
+    While no gradient names a row, its momentum neither decays nor moves the row.
 
-    Variables may be reference or resource variables, partitioned or not, of half,
-    bfloat16, float32 or float64, on CPUs. Slots are float64 for float64 variables and
-    float32 for all others. In a checkpoint of `tf.compat.v1.train.Saver` the slot of
-    `w` is `w/Momentum`, so that checkpoints of TensorFlow's class with float32 and
-    float64 variables can be restored. (TensorFlow's slots of half
-    variables are half.)
+    {{rows_and_dtypes}}
+    In a checkpoint of `tf.compat.v1.train.Saver` the slot of `w` is `w/Momentum`.
+
+    Learning rate and momentum may be numbers of at least 0, scalar tensors, variables,
+    or callables without arguments that return one of these; they are evaluated at each
+    step.
+
+    Args:
+        learning_rate: at least 0.
+        momentum: at least 0.
+        {{use_locking}}
+        name: prefix of the ops' and slots' names.
+        use_nesterov: look one gradient ahead.
+
+    {{raises}}
 
     Example:
     ```python
@@ -61,26 +67,6 @@ class MomentumOptimizer(RuleOptimizer):
         name: str = "Momentum",
         use_nesterov: bool = False,
     ):
-        """Makes an optimizer; its slots are made when gradients are first applied.
-
-        The first two may be numbers of at least 0, scalar tensors, variables, or
-        callables without arguments that return one of these; they are evaluated at each
-        step.
-
-        Args:
-            learning_rate: at least 0.
-            momentum: at least 0.
-            use_locking: let sparse updates of one variable wait for one another as
-                wholes. Without it they are atomic for each row, and no update is
-                lost either way.
-            name: prefix of the ops' and slots' names.
-            use_nesterov: look one gradient ahead.
-
-        Raises:
-            ValueError: a number out of range, a tensor that is not a scalar, or an
-                empty name.
-            TypeError: an argument of another kind.
-        """
         rule = "gradient_nesterov" if use_nesterov else "gradient_momentum"
         super().__init__(rule, {"momentum": Slot("momentum", 0.0)}, use_locking, name)
         self._keep("lr", "learning_rate", learning_rate)

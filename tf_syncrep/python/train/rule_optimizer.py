@@ -66,9 +66,6 @@ class RuleOptimizer(BaseOptimizer):
         }
         return [self._rule, var, slots, self._hyper_parameters(var)]
 
-    # The ops sum duplicate indices themselves, so that the sparse methods serve
-    # gradients with and without duplicates.
-
     def _apply_dense(self, grad, var):
         return rule_ops.apply_rule(*self._operands(var), grad)
 
@@ -77,9 +74,6 @@ class RuleOptimizer(BaseOptimizer):
             *self._operands(var), grad.values, grad.indices, self._use_locking
         )
 
-    def _apply_sparse_duplicate_indices(self, grad, var):
-        return self._apply_sparse(grad, var)
-
     def _resource_apply_dense(self, grad, handle):
         return rule_ops.resource_apply_rule(*self._operands(handle), grad)
 
@@ -87,6 +81,3 @@ class RuleOptimizer(BaseOptimizer):
         return rule_ops.resource_sparse_apply_rule(
             *self._operands(handle), grad, indices, self._use_locking
         )
-
-    def _resource_apply_sparse_duplicate_indices(self, grad, handle, indices):
-        return self._resource_apply_sparse(grad, handle, indices)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import time
 from collections.abc import Mapping
@@ -13,17 +14,16 @@ import tensorflow as tf
 from absl import logging
 
 from tf_syncrep.python.checkpoint.arguments import (
-    check_interval,
-    check_options,
+    Options,
     check_queues,
     check_state,
 )
 from tf_syncrep.python.checkpoint.contents import Contents
 from tf_syncrep.python.checkpoint.directory import Directory
-from tf_syncrep.python.checkpoint.engine import Calls, Engine, Saving
-from tf_syncrep.python.checkpoint.failures import Failures
-from tf_syncrep.python.checkpoint.progress import Progress
+from tf_syncrep.python.checkpoint.engine import Engine, Saving
+from tf_syncrep.python.checkpoint.function_calls import FunctionCalls
 from tf_syncrep.python.checkpoint.queues import restore_queues, states_of
+from tf_syncrep.python.checkpoint.run import Run
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.checkpoint.contents import contents_of
 from tf_syncrep.python.keras.checkpoint.position import Position
@@ -160,15 +160,19 @@ class Checkpoint(tf.keras.callbacks.Callback):
         super().__init__()
         # Keras 2 sets this in a run, and not from a CallbackList made without it.
         self.params: Any = None
-        self._every_secs, self._every_n_steps = check_interval(
-            every_secs=every_secs, every_n_steps=every_n_steps
+        folder = Directory(directory, "directory")
+        self._run = Run(
+            folder,
+            logging.error,
+            bool(raise_at_end),
+            every_secs=every_secs,
+            every_n_steps=every_n_steps,
         )
         self._queues = check_queues(work_queues)
-        options = check_options(keep, full_every, max_kept_bytes, max_bytes_per_sec)
         self._engine = Engine(
-            Directory(directory, "directory"),
-            **options,
-            calls=Calls(compat.apart_from_closures),
+            folder,
+            FunctionCalls(compat.apart_from_closures),
+            Options(keep, full_every, max_kept_bytes, max_bytes_per_sec),
         )
         self.saving: Saving | None = None
         self.restored: Restored | None = None
@@ -176,13 +180,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         self._contents: Contents | None = None
         self._contents_of: list[Any] = []
         self._position = Position()
-        self._steps = 0  # These are counted since the last checkpoint was begun.
-        self._begun = time.monotonic()
-        self._progress = Progress(self._engine.directory)
         self._has_trained = False
-        self._failures = Failures(
-            self._engine.directory, logging.error, bool(raise_at_end)
-        )
         # `with_ends` may add a callback that ends the run instead.
         self._ends_itself = True
         # Whether training was stopped within an epoch, and the loss there.
@@ -220,6 +218,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         """
         rounds = rounds_of(self._model_or_raise.optimizer)
         given = check_state(state)
+        self._run.begin_interval(self._position.num_steps)
 
         def all_state() -> dict[str, Any]:
             return {**self._state(), "given": given, "is_last": bool(is_last)}
@@ -229,7 +228,6 @@ class Checkpoint(tf.keras.callbacks.Callback):
             all_state,
             lambda begin: rounds.between_updates(unless_being_set(begin)),
         )
-        self._steps, self._begun = 0, time.monotonic()
         if wait or not self._is_beside_training:
             self.saving.wait()
         return self.saving
@@ -278,13 +276,13 @@ class Checkpoint(tf.keras.callbacks.Callback):
         clear_initial_position(model)
         self._ends_itself = True
         self._is_cut, self._not_finite = False, None
-        self._failures.begin_run()
+        self._run.forget_failures()
         self._position.begin_epoch(0)
         if not self._has_trained and self.restore() is not None:
             self._go_on()
         self._has_trained = True
-        self._progress.begin(self._position.num_steps)
-        self._steps, self._begun = 0, time.monotonic()
+        self._run.progress.begin(self._position.num_steps)
+        self._run.begin_interval(self._position.num_steps)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Notes which epoch begins."""
@@ -300,10 +298,10 @@ class Checkpoint(tf.keras.callbacks.Callback):
         """Begins a checkpoint if it is time."""
         self._note_stop(logs)
         # It is called once for all steps of an execution.
-        self._steps += batch + 1 - self._position.step
         self._position.step = batch + 1
-        self._progress.note(self._position.num_steps)
-        if self._is_due and (self.saving is None or self.saving.is_over):
+        num_steps = self._position.num_steps
+        self._run.progress.note(num_steps)
+        if self._run.is_due(num_steps) and (self.saving is None or self.saving.is_over):
             self._try_to_save()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -340,9 +338,9 @@ class Checkpoint(tf.keras.callbacks.Callback):
             # is left.
             epochs = (self.params or {}).get("epochs") or 0
             position.begin_epoch(max(position.epoch, epochs))
-        self._progress.end(position.num_steps)
+        self._run.progress.end(position.num_steps)
         if not self._try_to_save(wait=True, is_last=True):
-            self._failures.end_without_last()
+            self._run.end_without_last()
 
     def _warn_of_order(self) -> None:
         """Warns of callbacks that will restore weights after the last checkpoint."""
@@ -389,31 +387,16 @@ class Checkpoint(tf.keras.callbacks.Callback):
         of_others = " Metrics of this epoch will be those of its other steps."
         print(
             f"Training goes on from {path}, in {position.describe(epochs, steps)}: "
-            f"{self._progress.lost_since(self._manifest, position.num_steps)}."
+            f"{self._run.progress.lost_since(self._manifest, position.num_steps)}."
             f"{of_others if position.step else ''}",
             flush=True,
         )
 
     def _try_to_save(self, wait: bool = False, is_last: bool = False) -> bool:
         """Saves a checkpoint; returns whether it could. A failure is only logged."""
-        self._failures.note(self.saving and self.saving.error)
-        self._failures.begin()
-        try:
-            self.save(wait=wait, is_last=is_last)
-        except (OSError, tf.errors.OpError) as error:
-            self._failures.note(error)
-            self._steps, self._begun = 0, time.monotonic()
-            return False
-        return True
-
-    @property
-    def _is_due(self) -> bool:
-        if self._every_n_steps is not None and self._steps >= self._every_n_steps:
-            return True
-        return (
-            self._every_secs is not None
-            and time.monotonic() - self._begun >= self._every_secs
-        )
+        self._run.note_failure(self.saving)
+        save = functools.partial(self.save, wait=wait, is_last=is_last)
+        return self._run.try_to_save(save) is not None
 
     # --- What is saved ---
 

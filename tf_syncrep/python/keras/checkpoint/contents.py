@@ -26,7 +26,6 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.checkpoint.contents import (
-    Builder,
     Contents,
     OfPart,
     Piece,
@@ -65,7 +64,7 @@ def contents_of(model: Any, with_optimizers: bool = True) -> Contents:
 
     `model`: a built model; if it is compiled, its optimizer is built, too.
     """
-    builder = Builder()
+    contents = Contents()
     variables = _variables_of(model)
     optimizers = list(optimizers_of(model)) if with_optimizers else []
     if with_optimizers and getattr(model, "optimizer", None) is not None:
@@ -87,12 +86,12 @@ def contents_of(model: Any, with_optimizers: bool = True) -> Contents:
     for tables in tables_with(DynamicTables, [compat.native(v) for v in variables]):
         of_rows |= row_slots(optimizers, tables)
     trained = {id(compat.native(v)) for v in model.trainable_variables}
-    _add_variables(builder, variables, renamed, slots, of_rows, trained)
+    _add_variables(contents, variables, renamed, slots, of_rows, trained)
     states = list(trainer.random_states(model))
     for name, (_, state) in _by_name(
         states, lambda x: renamed.get(x[0].name, x[0].name)
     ):
-        builder.add_whole(f"variables/{name}/random_generator", state)
+        contents.add_whole(f"variables/{name}/random_generator", state)
     of_variables = {id(slot) for found in slots.values() for slot in found.values()}
     others = {
         id(compat.native(v)): v
@@ -101,8 +100,8 @@ def contents_of(model: Any, with_optimizers: bool = True) -> Contents:
         if id(compat.native(v)) not in of_variables
     }
     for name, variable in _by_name(list(others.values()), _name):
-        builder.add_whole(f"optimizer/{name}", compat.native(variable))
-    return builder.build()
+        contents.add_whole(f"optimizer/{name}", compat.native(variable))
+    return contents
 
 
 def _free_all(tables: DynamicTables, part: Any, own: Iterable[RowSlot]) -> None:
@@ -116,7 +115,7 @@ def _free_all(tables: DynamicTables, part: Any, own: Iterable[RowSlot]) -> None:
 
 
 def _add_variables(
-    builder: Builder,
+    contents: Contents,
     variables: Sequence[Any],
     renamed: Mapping[str, str],
     slots: Any,
@@ -146,18 +145,18 @@ def _add_variables(
         keys[x] = name
     for owner, keys in named.values():
         if isinstance(owner, Tables):
-            _add_slabs(builder, owner, keys, slots)
+            _add_slabs(contents, owner, keys, slots)
         elif isinstance(owner, DynamicTables):
             for slab in owner.slabs:
-                _add_dynamic_slab(builder, owner, slab, keys, slots, of_rows)
+                _add_dynamic_slab(contents, owner, slab, keys, slots, of_rows)
         else:
-            _add_variable(builder, keys[""], owner, slots.get(id(owner), {}))
+            _add_variable(contents, keys[""], owner, slots.get(id(owner), {}))
             if id(owner) in trained and not is_table(owner):
-                builder.note_weight(keys[""], owner)
+                contents.note_weight(keys[""], owner)
 
 
 def _add_slabs(
-    builder: Builder, tables: Tables, keys: Mapping[str, str], slots: Any
+    contents: Contents, tables: Tables, keys: Mapping[str, str], slots: Any
 ) -> None:
     """Adds the parts of tables, with a key for each table."""
     for slab in tables.slabs:
@@ -173,19 +172,19 @@ def _add_slabs(
                 pieces.append(
                     Piece(first, piece.num_rows, slab.num_parts, vocabulary, names)
                 )
-            builder.add_group([part, *by_rows.values()], pieces)
+            contents.add_group([part, *by_rows.values()], pieces)
             for kind, slot in of_part.items():
                 if kind not in by_rows:
                     names = tuple(
                         f"slots/{kind}/{keys[table.name]}" for table in slab.tables
                     )
-                    builder.add_of_part(
+                    contents.add_of_part(
                         OfPart(slot, names, part_number, slab.num_parts)
                     )
 
 
 def _add_dynamic_slab(
-    builder: Builder,
+    contents: Contents,
     tables: DynamicTables,
     slab: DynamicSlab,
     keys: Mapping[str, str],
@@ -224,38 +223,38 @@ def _add_dynamic_slab(
             ),
             functools.partial(dynamic_lookup.owners, num_parts=slab.num_parts),
         )
-        builder.add_keyed_table(keyed[table.name])
+        contents.keyed_tables.append(keyed[table.name])
     for part_number, (part, group) in enumerate(zip(parts, groups, strict=True)):
         pieces = []
         for table in slab.tables:
             names = keyed[table.name].part_names(part_number)
             room = slab.capacity(table)
             pieces.append(Piece(0, room, 1, room, names, uses=2))
-        builder.add_group(group, pieces)
+        contents.add_group(group, pieces)
         for kind, slot in slots.get(id(part.vectors), {}).items():
             if kind not in kinds:
                 names = tuple(f"slots/{kind}/{keys[x.name]}" for x in slab.tables)
-                builder.add_of_part(OfPart(slot, names, part_number, slab.num_parts))
+                contents.add_of_part(OfPart(slot, names, part_number, slab.num_parts))
 
 
 def _nothing() -> None:
     """Does nothing."""
 
 
-def _add_variable(builder: Builder, name: str, variable: Any, slots: Any) -> None:
+def _add_variable(contents: Contents, name: str, variable: Any, slots: Any) -> None:
     by_rows = {k: v for k, v in slots.items() if are_rows(v, variable)}
     named = {name: variable, **{f"slots/{k}/{name}": v for k, v in by_rows.items()}}
     if is_table(variable):
         piece = whole_piece(variable.shape[0], list(named))
-        builder.add_group(list(named.values()), [piece])
+        contents.add_group(list(named.values()), [piece])
     else:
         for key, value in named.items():
-            builder.add_whole(key, value)
+            contents.add_whole(key, value)
     for kind, slot in slots.items():
         if kind not in by_rows:
             # It is saved as that of one part, since Keras' own layer has such a
             # variable, too.
-            builder.add_of_part(OfPart(slot, (f"slots/{kind}/{name}",), 0, 1))
+            contents.add_of_part(OfPart(slot, (f"slots/{kind}/{name}",), 0, 1))
 
 
 def _variables_of(model: Any) -> list[Any]:

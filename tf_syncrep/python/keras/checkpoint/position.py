@@ -12,7 +12,6 @@ class Position:
     """Counts the batches of one run after another."""
 
     def __init__(self):
-        """Begins with nothing."""
         self.epoch = self.step = 0
         # How many steps were taken in earlier epochs since the training began.
         self._steps_before = 0

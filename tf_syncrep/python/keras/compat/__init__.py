@@ -12,9 +12,6 @@ Each use has a comment that says why. All were checked on TensorFlow 2.15.1 (Ker
   `add_filled_slot`, in the order of `variables`;
 * `update_variable(gradient, variable, learning_rate)`, to be overridden, makes one
   update of one variable, and is called where the variable is (its device, its replica);
-* `_sum_equal_rows(gradients)` and `_sum_over_replicas(gradients, variables)`, to be
-  overridden, return gradients in which each row is named once, and gradients of the
-  whole step;
 * `slot_index(variable)` returns the variable's place among those of `create_slots`, and
   `has_slots_of(variable)` whether it is one of them;
 * `iterations` is advanced by an atomic add.
@@ -30,8 +27,10 @@ these inner optimizers, and it has the `iterations` of the first one.
 """
 
 from tf_syncrep.python.keras.compat.averages import finalize_variable_values
-from tf_syncrep.python.keras.compat.cancellation import apart_from_closures
-from tf_syncrep.python.keras.compat.executors import isolate_workers
+from tf_syncrep.python.keras.compat.coordinator import (
+    apart_from_closures,
+    isolate_workers,
+)
 from tf_syncrep.python.keras.compat.native import (
     IS_KERAS_3,
     in_stateless_scope,
@@ -51,6 +50,7 @@ from tf_syncrep.python.keras.compat.stock_files import (
     holds_values_of,
     saved_as_stock,
 )
+from tf_syncrep.python.keras.compat.tracing import compiled_by_xla
 from tf_syncrep.python.keras.compat.tracking import (
     NAME_OF_EMBEDDINGS,
     forget,
@@ -58,14 +58,11 @@ from tf_syncrep.python.keras.compat.tracking import (
     untrack,
     without_variables,
 )
-from tf_syncrep.python.keras.compat.xla import compiled_by_xla
 
 if IS_KERAS_3:
-    from tf_syncrep.python.keras.compat.keras3 import SlotOptimizer
-    from tf_syncrep.python.keras.compat.receiving_keras3 import ReceivingOptimizer
+    from tf_syncrep.python.keras.compat.keras3 import ReceivingOptimizer, SlotOptimizer
 else:
-    from tf_syncrep.python.keras.compat.keras2 import SlotOptimizer
-    from tf_syncrep.python.keras.compat.receiving_keras2 import ReceivingOptimizer
+    from tf_syncrep.python.keras.compat.keras2 import ReceivingOptimizer, SlotOptimizer
 
 __all__ = [
     "IS_KERAS_3",

@@ -1,7 +1,4 @@
-"""Edges of a graph that is being traced, and the order that its ops will get.
-
-All private names here were checked with TensorFlow 2.15.1 and 2.22.0rc0.
-"""
+"""Edges of a graph that is being traced, and the order that its ops will get."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,12 +1,13 @@
 """Model.fit, evaluate and predict under ParameterServerStrategy, for every Keras."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_syncrep.python.data.work_queue import naming_items
+from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.checkpoint.ends import with_ends
 from tf_syncrep.python.keras.cluster import num_tasks
 from tf_syncrep.python.keras.compat import trainer
@@ -16,9 +17,8 @@ from tf_syncrep.python.keras.embedding.table_upkeep import with_upkeep
 from tf_syncrep.python.keras.fit import checks, inputs
 from tf_syncrep.python.keras.fit import loop as fit_loop
 from tf_syncrep.python.keras.fit.building import build
-from tf_syncrep.python.keras.fit.loss_warning import LossWarning
-from tf_syncrep.python.keras.fit.own_loop import own_loop
 from tf_syncrep.python.keras.fit.progress import (
+    LossWarning,
     ProgressBar,
     ProgressLines,
     has_progress_bar,
@@ -157,7 +157,7 @@ def fit(
     )
     if not is_scheduled(model):
         data = {"x": x, "validation_data": validation_data}
-        with own_loop(model, **data), handing_over(model):
+        with _own_loop(model, **data), handing_over(model):
             return model.fit(
                 x,
                 y,
@@ -292,7 +292,7 @@ def evaluate(
     ```
     """
     if not is_scheduled(model):
-        with own_loop(model, x=x):
+        with _own_loop(model, x=x):
             return model.evaluate(
                 x,
                 y,
@@ -353,7 +353,7 @@ def predict(
     ```
     """
     if not is_scheduled(model):
-        with own_loop(model, x=x):
+        with _own_loop(model, x=x):
             return model.predict(
                 x,
                 batch_size=batch_size,
@@ -401,6 +401,33 @@ def _callback_list(
         steps=num_steps,
         model=model,
     )
+
+
+@contextlib.contextmanager
+def _own_loop(model: Any, **data: Any) -> Iterator[None]:
+    """Within this context a model's own methods are called, with data that they know.
+
+    `model`: a model that is not under ParameterServerStrategy. `**data`: arguments with
+    data, by name. Raises ValueError: the data is made by a function, which nobody would
+    call.
+    """
+    for name, value in data.items():
+        if callable(value):
+            raise ValueError(
+                "A function of a tf.distribute.InputContext is for "
+                "ParameterServerStrategy. Without it, give what it returns: "
+                f"{name}=function(tf.distribute.InputContext()). Received: "
+                f"{name}={value!r}"
+            )
+    # Keras 3 keeps "auto", and fails with it in the loop.
+    is_auto = compat.IS_KERAS_3 and model.steps_per_execution == "auto"
+    if is_auto:
+        model.steps_per_execution = 1
+    try:
+        yield
+    finally:
+        if is_auto:
+            model.steps_per_execution = "auto"
 
 
 def is_scheduled(model: Any) -> bool:

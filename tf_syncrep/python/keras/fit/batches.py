@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from absl import logging
 
-from tf_syncrep.python.keras.compat.closures import worker_index
+from tf_syncrep.python.keras.compat.coordinator import is_made, worker_index
 from tf_syncrep.python.keras.compat.data_adapters import Adapter
-from tf_syncrep.python.keras.compat.datasets import is_made
 from tf_syncrep.python.keras.fit.adapters import without_optionals
 from tf_syncrep.python.keras.fit.chunks import ITERATOR_SPEC, batch_of, take_chunk
 from tf_syncrep.python.keras.fit.ends import Ends, Window
@@ -113,7 +112,6 @@ class Reading(abc.ABC):
     """How functions of executions read batches, of which it holds none."""
 
     def __init__(self, spec: Any):
-        """Reads batches of these specs."""
         self._spec = spec
 
     @abc.abstractmethod
@@ -132,7 +130,6 @@ class SentBatches(Batches):
     """
 
     def __init__(self, adapter: Adapter, goes_on: bool, argument: str = "x"):
-        """Reads nothing yet."""
         self.argument = argument
         self._adapter = adapter
         self.element_spec = adapter.dataset.element_spec
@@ -229,7 +226,6 @@ class WorkersBatches(Batches):
     """Batches that each worker reads by itself, without a break between epochs."""
 
     def __init__(self, iterator: Any, num_steps: int, element_spec: Any):
-        """Wraps the workers' iterators."""
         self._iterator = iterator
         self.element_spec = element_spec
         self._steps_of_epoch = self.num_steps = num_steps
@@ -286,7 +282,6 @@ class WorkersPasses(Batches):
     num_steps = None
 
     def __init__(self, datasets: WorkersDatasets):
-        """Reads nothing yet."""
         self.element_spec = datasets.element_spec
         self._datasets = datasets
         self._queues = datasets.queues

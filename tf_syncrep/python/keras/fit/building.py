@@ -9,10 +9,13 @@ import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.compat import trainer
-from tf_syncrep.python.keras.compat.autograph import as_keras_traces
-from tf_syncrep.python.keras.compat.lifting import scratch_graph
-from tf_syncrep.python.keras.compat.replaced import TRACING, replaced
-from tf_syncrep.python.keras.compat.scheduled import as_scheduled
+from tf_syncrep.python.keras.compat.tracing import (
+    TRACING,
+    as_keras_traces,
+    as_scheduled,
+    replaced,
+    scratch_graph,
+)
 from tf_syncrep.python.keras.fit import checks
 from tf_syncrep.python.keras.fit.step import inlined
 from tf_syncrep.python.keras.parts import optimizers_of

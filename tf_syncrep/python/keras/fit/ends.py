@@ -18,7 +18,6 @@ class Window:
     lost: frozenset[int] = frozenset()
 
     def __init__(self, size: int):
-        """Begins a pass."""
         self._size = size
         self._num_under_way = 0
         self._is_at_end = False
@@ -67,7 +66,6 @@ class Ends:
     def __init__(
         self, num_workers: int, window: int, absent: AbstractSet[int] = frozenset()
     ):
-        """Begins a pass."""
         self._absent = absent
         self._num_workers = num_workers
         self._window = window

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.compat.replaced import replaced
+from tf_syncrep.python.keras.compat.tracing import replaced
 
 
 @contextlib.contextmanager

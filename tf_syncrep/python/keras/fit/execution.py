@@ -8,14 +8,16 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.keras.compat.call_time import captured_tensors, value_at_call
 from tf_syncrep.python.keras.compat.graph_edges import return_results_at_once
-from tf_syncrep.python.keras.compat.random_seeds import seeds_of_copy
-from tf_syncrep.python.keras.compat.replaced import TRACING
-from tf_syncrep.python.keras.compat.traces import traced_anew
+from tf_syncrep.python.keras.compat.tracing import (
+    TRACING,
+    captured_tensors,
+    seeds_of_copy,
+    traced_anew,
+    value_at_call,
+)
 from tf_syncrep.python.keras.fit.batches import Reading
 from tf_syncrep.python.keras.fit.metrics import NO_METRICS, Results
-from tf_syncrep.python.keras.fit.packing import packed, unpacked
 from tf_syncrep.python.keras.fit.step import Step
 from tf_syncrep.python.keras.transfers.prefetch import read_rows_early
 
@@ -90,7 +92,7 @@ class Execution:
         steps_own = [
             leaf for i, leaf in enumerate(leaves) if i not in self._results.indices
         ]
-        self._packing, returned = packed([*steps_own, *self._results.inputs])
+        self._packing, returned = _packed([*steps_own, *self._results.inputs])
         return returned
 
     def _trace_addition(self, sums: tf.Tensor) -> Any:
@@ -103,7 +105,7 @@ class Execution:
     def _added(self, sums: tf.Tensor, inputs: list[Any]) -> Any:
         """Adds what executions have added to metrics, and returns their results."""
         handles = self._metrics.add(sums)
-        self._result_packing, returned = packed(self._results.compute(handles, inputs))
+        self._result_packing, returned = _packed(self._results.compute(handles, inputs))
         return returned
 
     def fetched(self, numbers: Any, others: list[Any]) -> tuple[Any, list[Any]]:
@@ -114,7 +116,7 @@ class Execution:
         """Adds to the metrics, and returns what the steps returned as NumPy values."""
         numbers, others = fetched
         end = sum(map(bool, self._packing))
-        leaves = unpacked(self._packing, numbers[:end], others)
+        leaves = _unpacked(self._packing, numbers[:end], others)
         if self._metrics is not NO_METRICS:
             num_inputs = len(self._results.inputs)
             leaves, inputs = leaves[: len(leaves) - num_inputs], leaves[-num_inputs:]
@@ -122,7 +124,7 @@ class Execution:
             if self._add is None:
                 self._add = self._trace_addition(sums)
             numbers, others = self._add(sums, inputs if num_inputs else [])
-            results = unpacked(
+            results = _unpacked(
                 self._result_packing, numbers.numpy(), [x.numpy() for x in others]
             )
             for i, x in zip(self._results.indices, results, strict=True):
@@ -162,7 +164,6 @@ class Executions:
         next_number: Callable[[], int],
         strategy: Any,
     ):
-        """Traces nothing yet."""
         self._step = step
         self._reading = reading
         self._next_number = next_number
@@ -180,3 +181,36 @@ class Executions:
                 self._by_size[size] = Execution(
                     self._step, self._reading, size, self._next_number
                 )
+
+
+def _packed(leaves: list[Any]) -> tuple[list[Any], tuple[tf.Tensor, list[Any]]]:
+    """Packs all numbers of which a float64 is as exact into one tensor.
+
+    Returns for each leaf the NumPy dtype of a number that was packed, or None; and the
+    tensor with the leaves that were not.
+    """
+    packing = [
+        leaf.dtype.as_numpy_dtype if _is_plain_number(leaf) else None for leaf in leaves
+    ]
+    numbers = [
+        tf.cast(leaf, tf.float64)
+        for leaf, kind in zip(leaves, packing, strict=True)
+        if kind
+    ]
+    others = [leaf for leaf, kind in zip(leaves, packing, strict=True) if not kind]
+    stacked = tf.stack(numbers) if numbers else tf.zeros([0], tf.float64)
+    return packing, (stacked, others)
+
+
+def _unpacked(packing: list[Any], numbers: Any, others: Any) -> list[Any]:
+    """Returns the leaves, of their dtypes, from what `_packed` returned."""
+    numbers, others = iter(numbers), iter(others)
+    return [kind(next(numbers)) if kind else next(others) for kind in packing]
+
+
+def _is_plain_number(leaf: Any) -> bool:
+    return (
+        isinstance(leaf, tf.Tensor)
+        and leaf.shape.rank == 0
+        and (leaf.dtype.is_floating or (leaf.dtype.is_integer and leaf.dtype.size <= 4))
+    )

@@ -8,7 +8,7 @@ from absl import logging
 
 from tf_syncrep.python.data.work_queue import WorkQueue
 from tf_syncrep.python.keras.cluster import num_tasks
-from tf_syncrep.python.keras.compat.autograph import converted
+from tf_syncrep.python.keras.compat.tracing import converted
 from tf_syncrep.python.keras.fit.adapters import adapter_of
 from tf_syncrep.python.keras.fit.batches import (
     NO_BATCHES,

@@ -20,7 +20,7 @@ import tensorflow as tf
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.compat.graph_edges import only_reads
-from tf_syncrep.python.keras.compat.handles import ANONYMOUS_NAME, standing_for
+from tf_syncrep.python.keras.compat.tracing import ANONYMOUS_NAME, standing_for
 from tf_syncrep.python.keras.parts import parts_of
 from tf_syncrep.python.sync.deadline import within
 

@@ -1,4 +1,4 @@
-"""The bar and the lines that `verbose` shows of a training."""
+"""What is told of a training: a bar or lines, as `verbose` says, and a warning."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from tf_syncrep.python.keras.compat.native import IS_KERAS_3
 from tf_syncrep.python.keras.training_clock import TrainingClock, clock_of
@@ -40,7 +41,6 @@ class ProgressBar(tf.keras.callbacks.ProgbarLogger):
     """
 
     def __init__(self):
-        """Shows nothing yet."""
         super().__init__(*([] if IS_KERAS_3 else ["steps"]))
         self._num_steps: int | None = None
         self._num_batches = 0
@@ -79,7 +79,6 @@ class ProgressLines(tf.keras.callbacks.Callback):
     _supports_tf_logs = True
 
     def __init__(self, now: Callable[[], float] = time.monotonic):
-        """Writes nothing yet."""
         super().__init__()
         self._now = now
         self._epoch = 0
@@ -161,3 +160,32 @@ class ProgressLines(tf.keras.callbacks.Callback):
                 if np.ndim(value) == 0:
                     line += f" - {name}: {float(value):.4g}"
         print(line, flush=True)
+
+
+class LossWarning(tf.keras.callbacks.Callback):
+    """Warns once in a training that its loss is NaN or infinite."""
+
+    # Without it, Keras 2 refuses callbacks with hooks by batch in the strategy's scope.
+    _supports_tf_logs = True
+
+    def __init__(self):
+        super().__init__()
+        self._epoch = 0
+        self._has_said_so = False
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Notes the number of the epoch."""
+        self._epoch = epoch
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Checks the loss so far."""
+        loss = (logs or {}).get("loss", 0.0)
+        if not self._has_said_so and not np.all(np.isfinite(loss)):
+            self._has_said_so = True
+            logging.warning(
+                "fit: the loss is %s, seen first after step %d of epoch %d. With "
+                "tf.keras.callbacks.TerminateOnNaN() training would end there.",
+                loss,
+                batch + 1,
+                self._epoch + 1,
+            )

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from absl import logging
 
-from tf_syncrep.python.keras.compat.closures import (
+from tf_syncrep.python.keras.compat.coordinator import (
     Cancellation,
     may_be_lost,
     schedule,

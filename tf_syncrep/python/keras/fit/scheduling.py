@@ -36,7 +36,6 @@ class ScheduledSteps:
     """Runs the steps of one model on the workers of its strategy."""
 
     def __init__(self, model: Any, prefetch_rows: bool = False):
-        """Wraps a compiled model under a ParameterServerStrategy."""
         self._model = model
         self._prefetch_rows = prefetch_rows
         strategy = model.distribute_strategy

@@ -29,7 +29,6 @@ class Sizes:
     """
 
     def __init__(self, per_call: int):
-        """Begins an epoch."""
         self._set(per_call)
 
     def begin_epoch(self) -> None:
@@ -133,7 +132,6 @@ class Calls:
         sizes: Sizes,
         first_step: int = 0,
     ):
-        """Tells nothing yet."""
         self._begin = begin
         self._end = end
         self._sizes = sizes

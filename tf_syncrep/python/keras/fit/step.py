@@ -9,10 +9,13 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras.compat import trainer
-from tf_syncrep.python.keras.compat.autograph import as_keras_traces, traced_by
-from tf_syncrep.python.keras.compat.coordinator_log import shorten_errors_of_closures
-from tf_syncrep.python.keras.compat.replaced import replaced
-from tf_syncrep.python.keras.compat.scheduled import as_scheduled
+from tf_syncrep.python.keras.compat.coordinator import shorten_errors_of_closures
+from tf_syncrep.python.keras.compat.tracing import (
+    as_keras_traces,
+    as_scheduled,
+    replaced,
+    traced_by,
+)
 from tf_syncrep.python.keras.fit.counted_last import count_last
 from tf_syncrep.python.keras.fit.exact_state import exact_state
 from tf_syncrep.python.keras.fit.joining import are_alike

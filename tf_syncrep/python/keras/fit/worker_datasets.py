@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.data.work_queue import WorkQueue, queues_used
-from tf_syncrep.python.keras.compat import datasets
+from tf_syncrep.python.keras.compat.coordinator import as_worker, dataset_of_workers
 
 
 class WorkersDatasets:
@@ -63,7 +63,7 @@ class WorkersDatasets:
     def iterator(self) -> Any:
         """Returns what the coordinator schedules functions with: workers' iterators."""
         return iter(
-            datasets.dataset_of_workers(
+            dataset_of_workers(
                 self._coordinator,
                 self._functions,
                 self._functions[0].structured_outputs[1],
@@ -95,7 +95,7 @@ class WorkersDatasets:
 
     def _made_here(self) -> Iterator[tf.data.Dataset]:
         for worker, function in enumerate(self._functions):
-            with datasets.as_worker(worker):
+            with as_worker(worker):
                 dataset = _made_apart(function, tf.constant(0, tf.int64))
             yield dataset
 

@@ -9,6 +9,7 @@ from tf_syncrep.python.keras.optimizers import adam_async_tf_ops
 from tf_syncrep.python.keras.optimizers.base_optimizer import (
     BaseOptimizer,
     is_beyond_kernels,
+    with_common_text,
 )
 from tf_syncrep.python.keras.tables.stacked_tables import is_part
 from tf_syncrep.python.ops import adam_async_ops, embedding_ops
@@ -18,6 +19,7 @@ __all__ = ["AdamAsync"]
 
 
 @tf.keras.utils.register_keras_serializable(package="tf_syncrep")
+@with_common_text
 class AdamAsync(BaseOptimizer):
     r"""Adam for asynchronous training with parameter servers.
 
@@ -69,26 +71,12 @@ class AdamAsync(BaseOptimizer):
             "epsilon hat" of the paper.
         apply_sparse_rmsprop: whether sparse gradients follow RMSProp.
         use_nesterov: whether to look one gradient ahead; it does not affect RMSProp.
-        weight_decay: if set, each step subtracts this, times the learning rate, times
-            the variable from each variable, also in rows that no gradient names.
-        clipnorm: if set, the norm to which the gradient of each variable is clipped.
-        clipvalue: if set, the absolute value to which each element of a gradient is
-            clipped.
-        global_clipnorm: if set, the norm to which all gradients together are clipped.
-        use_ema: whether to keep a moving average of each variable.
-        ema_momentum: decay of that average, in [0, 1].
-        ema_overwrite_frequency: if set, the variables are overwritten by their
-            averages every so many steps.
+        {{base_arguments}}
         name: the optimizer's name.
         rmsprop_momentum: momentum of RMSProp, in [0, 1). None stands for `beta_1`,
             with which DeepRec computes; 0 omits the moving average, as DeepRec's manual
             describes it. Without `apply_sparse_rmsprop` it has no effect.
-        stochastic_rounding: round half and bfloat16 variables up or down at random, so
-            that each is right on average, and steps that are too small for its dtype
-            are not lost. It changes nothing for float32 and float64 variables.
-        **kwargs: in Keras 3, `loss_scale_factor` and `gradient_accumulation_steps`
-            of the base class (accumulators are dense). In Keras 2, `jit_compile`,
-            False by default: the ops are faster than what XLA makes of the formula.
+        {{more_arguments}}
 
     Raises:
         ValueError: a number is out of its range.

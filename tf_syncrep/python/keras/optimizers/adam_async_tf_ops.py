@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.keras.compat.gradient_sums import sum_by_row
 from tf_syncrep.python.keras.optimizers import handle_ops
 from tf_syncrep.python.keras.optimizers.rounding_tf_ops import narrow
 from tf_syncrep.python.ops.adam_async_ops import slot_dtype
@@ -71,7 +72,7 @@ def resource_sparse_apply_adam_async(
     """Makes a sparse step; the arguments are the op's, with handles for variables."""
     dtype = slot_dtype(grad.dtype)
     beta1, beta2, epsilon = _scalars(dtype, beta1, beta2, epsilon)
-    rows, g = handle_ops.sum_by_row(tf.cast(grad, dtype), indices)
+    rows, g = sum_by_row(tf.cast(grad, dtype), indices)
     new_v = beta2 * handle_ops.gather(v, rows, dtype) + (1 - beta2) * g * g
     if apply_sparse_rmsprop:
         momentum = beta1 if rmsprop_momentum < 0 else rmsprop_momentum

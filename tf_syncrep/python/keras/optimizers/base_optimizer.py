@@ -7,17 +7,54 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.optimizers.distinct_rows import sum_equal_rows
-from tf_syncrep.python.keras.optimizers.replicas import sum_over_replicas
 from tf_syncrep.python.keras.tables import slots
 from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
 from tf_syncrep.python.keras.tables.stacked_tables import is_part, parts_of
 from tf_syncrep.python.ops import op_library, table_ops
 from tf_syncrep.python.ops.stochastic_rounding import StochasticRounding
 from tf_syncrep.python.sync.arguments import as_python, check_number
+from tf_syncrep.python.sync.docstrings import with_texts
 
 # The slot that counts the updates of a variable that is rounded stochastically.
 ROUNDING_COUNT = "rounding_count"
+
+# What the optimizers' docstrings have in common.
+with_common_text = with_texts(
+    {
+        "rows_and_dtypes": """
+A sparse gradient (`tf.IndexedSlices`, as of an embedding layer) moves only the rows
+that it names, in the variable and in its slots. If a row is named several times,
+the sum of its gradients is applied once. One op does it, atomically for each row:
+no update of any worker is lost, and the cost of a step depends on its rows, not on
+the length of the table.
+
+Variables may be half, bfloat16, float32 or float64; slots are float64 for float64
+variables and float32 for all others. In functions that XLA compiles, and on GPUs,
+the update is made of TensorFlow's own ops, which are slower, are not atomic, and do
+not check that the indices are in range.
+""",
+        "base_arguments": """
+weight_decay: if set, each step subtracts this, times the learning rate, times
+    the variable from each variable, also in rows that no gradient names.
+clipnorm: if set, the norm to which the gradient of each variable is clipped.
+clipvalue: if set, the absolute value to which each element of a gradient is
+    clipped.
+global_clipnorm: if set, the norm to which all gradients together are clipped.
+use_ema: whether to keep a moving average of each variable.
+ema_momentum: decay of that average, in [0, 1].
+ema_overwrite_frequency: if set, the variables are overwritten by their
+    averages every so many steps.
+""",
+        "more_arguments": """
+stochastic_rounding: round half and bfloat16 variables up or down at random, so
+    that each is right on average, and steps that are too small for its dtype
+    are not lost. It changes nothing for float32 and float64 variables.
+**kwargs: in Keras 3, `loss_scale_factor` and `gradient_accumulation_steps`
+    of the base class (accumulators are dense). In Keras 2, `jit_compile`,
+    False by default: the ops are faster than what XLA makes of the formula.
+""",
+    }
+)
 
 
 class BaseOptimizer(compat.SlotOptimizer):
@@ -26,10 +63,6 @@ class BaseOptimizer(compat.SlotOptimizer):
     Slots of tables are saved by table. A subclass overrides `create_slots`,
     `update_variable` and `slots`.
     """
-
-    # `compat.SlotOptimizer` calls these.
-    _sum_equal_rows = staticmethod(sum_equal_rows)
-    _sum_over_replicas = staticmethod(sum_over_replicas)
 
     def __init__(
         self,

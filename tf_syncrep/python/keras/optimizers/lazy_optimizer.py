@@ -1,20 +1,24 @@
 """The base class of optimizers that move only the rows that a gradient names."""
 
+import functools
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
+from tf_syncrep.python.keras.compat.gradient_sums import sum_by_row
 from tf_syncrep.python.keras.optimizers import handle_ops, rounding_tf_ops
 from tf_syncrep.python.keras.optimizers.base_optimizer import (
     BaseOptimizer,
     is_beyond_kernels,
+    with_common_text,
 )
 from tf_syncrep.python.ops import adam_async_ops, rule_ops
 
 __all__ = ["LazyOptimizer"]
 
 
+@with_common_text
 class LazyOptimizer(BaseOptimizer):
     """Base class of optimizers whose updates only touch the rows of a sparse gradient.
 
@@ -39,16 +43,7 @@ class LazyOptimizer(BaseOptimizer):
         learning_rate: a number of at least 0, or a
             `tf.keras.optimizers.schedules.LearningRateSchedule`; in Keras 3 also a
             callable without arguments that returns the rate.
-        weight_decay: if set, each step subtracts this, times the learning rate, times
-            the variable from each variable, also in rows that no gradient names.
-        clipnorm: if set, the norm to which the gradient of each variable is clipped.
-        clipvalue: if set, the absolute value to which each element of a gradient is
-            clipped.
-        global_clipnorm: if set, the norm to which all gradients together are clipped.
-        use_ema: whether to keep a moving average of each variable.
-        ema_momentum: decay of that average, in [0, 1].
-        ema_overwrite_frequency: if set, the variables are overwritten by their
-            averages every so many steps.
+        {{base_arguments}}
         name: the optimizer's name; None for the class's.
         stochastic_rounding: round half and bfloat16 variables up or down at random, so
             that each is right on average, and steps that are too small for its dtype
@@ -166,38 +161,31 @@ class LazyOptimizer(BaseOptimizer):
         rate = tf.cast(learning_rate, dtype)
         rounding = self.rounding_of(variable)
         handles = {k: x.handle for k, x in self._slots_of_rule(variable).items()}
-        if not isinstance(gradient, tf.IndexedSlices):
-            values, slots = self.update_rows(
-                tf.cast(handle_ops.read(variable.handle, var_dtype), dtype),
-                tf.cast(gradient, dtype),
-                {k: handle_ops.read(handle, dtype) for k, handle in handles.items()},
-                rate,
-            )
-            values = rounding_tf_ops.narrow(values, var_dtype, rounding)
-            handle_ops.assign(variable.handle, values)
-            for name, handle in handles.items():
-                handle_ops.assign(handle, slots[name])
-            return
-        rows, summed = handle_ops.sum_by_row(
-            tf.cast(gradient.values, dtype), gradient.indices
-        )
+        if isinstance(gradient, tf.IndexedSlices):
+            values = tf.cast(gradient.values, dtype)
+            rows, gradient = sum_by_row(values, gradient.indices)
+            get = functools.partial(handle_ops.gather, rows=rows)
+            put = functools.partial(handle_ops.scatter, rows=rows)
+        else:
+            rows, gradient = None, tf.cast(gradient, dtype)
+            get, put = handle_ops.read, handle_ops.assign
         values, slots = self.update_rows(
-            tf.cast(handle_ops.gather(variable.handle, rows, var_dtype), dtype),
-            summed,
-            {
-                k: handle_ops.gather(handle, rows, dtype)
-                for k, handle in handles.items()
-            },
+            tf.cast(get(variable.handle, dtype=var_dtype), dtype),
+            gradient,
+            {k: get(handle, dtype=dtype) for k, handle in handles.items()},
             rate,
         )
         values = rounding_tf_ops.narrow(values, var_dtype, rounding, rows)
-        handle_ops.scatter(variable.handle, rows, values)
+        put(variable.handle, value=values)
         for name, handle in handles.items():
-            handle_ops.scatter(handle, rows, slots[name])
+            put(handle, value=slots[name])
 
 
 class RuleOptimizer(LazyOptimizer):
     """A lazy optimizer whose updates are one op, if there is a kernel for it."""
+
+    #: The arguments that only this class has. Attributes have their values.
+    _own_arguments: ClassVar[Sequence[str]] = ()
 
     def rule(self) -> tuple[str, dict[str, float]]:
         """Returns the rule's name, and its numbers except `lr`; to be overridden."""
@@ -232,3 +220,8 @@ class RuleOptimizer(LazyOptimizer):
         else:
             gradient = tf.cast(gradient, variable.dtype)
             rule_ops.resource_apply_rule(*operands, gradient, rounding=rounding)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the configuration; `from_config` makes an equal optimizer of it."""
+        own = {name: getattr(self, name) for name in self._own_arguments}
+        return {**super().get_config(), **own}

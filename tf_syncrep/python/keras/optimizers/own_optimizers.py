@@ -152,22 +152,10 @@ def check_one_of_several(optimizer: Any, argument: str, what: str) -> None:
         )
 
 
-def own_optimizers_of(variables: Sequence[Any]) -> list[tuple[Any, str] | None]:
-    """Finds the variables that have an optimizer of their own.
-
-    Returns for each variable the maker of its optimizer and the name of a table in it,
-    or None if the model's optimizer trains it.
-    """
-    slabs = _slabs_of(variables)
-    return [slab and (slab.optimizer, slab.tables[0].name) for slab in slabs]
-
-
-def names_by_optimizer(variables: Sequence[Any]) -> list[tuple[str, Any]]:
-    """Finds the tables in some variables that have optimizers of their own."""
-    slabs = {id(slab): slab for slab in _slabs_of(variables) if slab is not None}
-    return [
-        (table.name, slab.optimizer) for slab in slabs.values() for table in slab.tables
-    ]
+def own_slabs_of(variables: Sequence[Any]) -> list[Any]:
+    """Finds the slab of each variable; None if it has no optimizer of its own."""
+    slabs = slabs_with_own_optimizers()
+    return [slabs.get(id(compat.native(variable))) for variable in variables]
 
 
 def refuse_other_optimizers() -> None:
@@ -182,19 +170,13 @@ def _refuse(optimizer: Any, variables: Sequence[Any]) -> None:
     # The inner optimizer of a wrapper is checked when it is built itself.
     if getattr(optimizer, "inner_optimizer", None) is not None or optimizer in _made:
         return
-    for own in filter(None, own_optimizers_of(variables)):
-        kind, name = own
+    for slab in filter(None, own_slabs_of(variables)):
         raise ValueError(
-            f"Table {name!r} has an optimizer of its own, {kind}. The model must be "
-            "trained by tfs.keras.TableOptimizers(optimizer), where `optimizer` trains "
-            f"all other variables. Received: {type(optimizer).__name__}"
+            f"Table {slab.tables[0].name!r} has an optimizer of its own, "
+            f"{slab.optimizer}. The model must be trained by "
+            "tfs.keras.TableOptimizers(optimizer), where `optimizer` trains all other "
+            f"variables. Received: {type(optimizer).__name__}"
         )
-
-
-def _slabs_of(variables):
-    """Finds the slab of each variable; None if it has no optimizer of its own."""
-    slabs = slabs_with_own_optimizers()
-    return [slabs.get(id(compat.native(variable))) for variable in variables]
 
 
 def _class_of(name: str) -> Any:

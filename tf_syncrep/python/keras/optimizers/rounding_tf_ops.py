@@ -6,6 +6,7 @@ in the gradient, and not those of the kernels.
 
 import tensorflow as tf
 
+from tf_syncrep.python.keras.compat.gradient_sums import places_of_equal
 from tf_syncrep.python.keras.optimizers import handle_ops
 from tf_syncrep.python.ops.stochastic_rounding import StochasticRounding
 
@@ -36,7 +37,7 @@ def narrow(
         tf.shape(values), tf.stack([seed, count]), 0, 2**_DENORMAL_BITS, tf.int32
     )
     if rows is not None:
-        draws = tf.gather(draws, handle_ops.places_of_equal(rows))
+        draws = tf.gather(draws, places_of_equal(rows))
     return round_by(values, dtype, draws)
 
 

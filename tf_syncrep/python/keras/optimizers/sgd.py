@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.keras.optimizers.base_optimizer import with_common_text
 from tf_syncrep.python.keras.optimizers.lazy_optimizer import RuleOptimizer
 from tf_syncrep.python.sync.arguments import check_number
 
@@ -12,6 +13,7 @@ __all__ = ["SGD"]
 
 
 @tf.keras.utils.register_keras_serializable(package="tf_syncrep")
+@with_common_text
 class SGD(RuleOptimizer):
     r"""Gradient descent that moves only the rows that a gradient names.
 
@@ -27,16 +29,7 @@ class SGD(RuleOptimizer):
 
     While no gradient names a row, its momentum neither decays nor moves the row.
 
-    A sparse gradient (`tf.IndexedSlices`, as of an embedding layer) moves only the rows
-    that it names, in the variable and in its slots. If a row is named several times,
-    the sum of its gradients is applied once. One op does it, atomically for each row:
-    no update of any worker is lost, and the cost of a step depends on its rows, not on
-    the length of the table.
-
-    Variables may be half, bfloat16, float32 or float64; slots are float64 for float64
-    variables and float32 for all others. In functions that XLA compiles, and on GPUs,
-    the update is made of TensorFlow's own ops, which are slower, are not atomic, and do
-    not check that the indices are in range.
+    {{rows_and_dtypes}}
 
     Args:
         learning_rate: a number of at least 0, or a
@@ -44,23 +37,9 @@ class SGD(RuleOptimizer):
             callable without arguments that returns the rate.
         momentum: a number in [0, 1].
         nesterov: whether to look one gradient ahead.
-        weight_decay: if set, each step subtracts this, times the learning rate, times
-            the variable from each variable, also in rows that no gradient names.
-        clipnorm: if set, the norm to which the gradient of each variable is clipped.
-        clipvalue: if set, the absolute value to which each element of a gradient is
-            clipped.
-        global_clipnorm: if set, the norm to which all gradients together are clipped.
-        use_ema: whether to keep a moving average of each variable.
-        ema_momentum: decay of that average, in [0, 1].
-        ema_overwrite_frequency: if set, the variables are overwritten by their
-            averages every so many steps.
+        {{base_arguments}}
         name: the optimizer's name.
-        stochastic_rounding: round half and bfloat16 variables up or down at random, so
-            that each is right on average, and steps that are too small for its dtype
-            are not lost. It changes nothing for float32 and float64 variables.
-        **kwargs: in Keras 3, `loss_scale_factor` and `gradient_accumulation_steps`
-            of the base class (accumulators are dense). In Keras 2, `jit_compile`,
-            False by default: the ops are faster than what XLA makes of the formula.
+        {{more_arguments}}
 
     Raises:
         ValueError: a number is out of its range.
@@ -76,6 +55,11 @@ class SGD(RuleOptimizer):
     Source: Sutskever et al., "On the importance of initialization and momentum in deep
     learning", 2013, for `nesterov`.
     """
+
+    _own_arguments = (
+        "momentum",
+        "nesterov",
+    )
 
     def __init__(
         self,
@@ -139,12 +123,4 @@ class SGD(RuleOptimizer):
         m = self.momentum * slots["momentum"] + step
         return rows + (self.momentum * m + step if self.nesterov else m), {
             "momentum": m
-        }
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the configuration; `from_config` makes an equal optimizer of it."""
-        return {
-            **super().get_config(),
-            "momentum": self.momentum,
-            "nesterov": self.nesterov,
         }

@@ -5,21 +5,22 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.compat.gradient_sums import sum_equal_rows
+from tf_syncrep.python.keras.optimizers.outer_optimizer import OuterOptimizer, update
 from tf_syncrep.python.keras.optimizers.own_optimizers import (
     OwnOptimizer,
     check_one_of_several,
-    names_by_optimizer,
-    own_optimizers_of,
+    own_slabs_of,
 )
 from tf_syncrep.python.keras.optimizers.saved_optimizers import optimizer_from
-from tf_syncrep.python.keras.optimizers.several_optimizers import SeveralOptimizers
 from tf_syncrep.python.sync.arguments import as_python, check_positive
 
 __all__ = ["TableOptimizers"]
 
 
 @tf.keras.utils.register_keras_serializable(package="tf_syncrep")
-class TableOptimizers(SeveralOptimizers):
+class TableOptimizers(OuterOptimizer):
     """Trains each table by the optimizer that its `TableConfig` names.
 
     All other variables, and tables without an optimizer of their own, are trained by
@@ -84,24 +85,125 @@ class TableOptimizers(SeveralOptimizers):
             global_clipnorm = check_positive("global_clipnorm", global_clipnorm)
         if loss_scale_factor is not None:
             loss_scale_factor = check_positive("loss_scale_factor", loss_scale_factor)
-        super().__init__(optimizer, as_python(name), global_clipnorm, loss_scale_factor)
-        # Keras would track an assigned attribute.
-        self.__dict__["_names_of_tables"] = []
+        if loss_scale_factor is not None and not compat.IS_KERAS_3:
+            raise ValueError(
+                "`loss_scale_factor` must be None: Keras 2 has LossScaleOptimizer. "
+                f"Received: loss_scale_factor={loss_scale_factor}"
+            )
+        # Keras would track assigned attributes.
+        vars(self).update(_others=[], _optimizer_of={}, _names_of_tables=[])
+        super().__init__(optimizer, as_python(name), global_clipnorm=global_clipnorm)
+        self.loss_scale_factor = loss_scale_factor
+        self.optimizer = optimizer
+        self._strategy = tf.distribute.get_strategy()
 
-    def _make_others(self, variables: Sequence[Any]) -> Sequence[Any]:
-        """Makes the optimizers of tables.
+    def all_optimizers(self) -> list[Any]:
+        """Returns `optimizer`, and those of tables once they are made."""
+        return [self.optimizer, *vars(self)["_others"]]
 
-        Returns for each variable its optimizer, or None.
-        """
-        own = own_optimizers_of(variables)
+    def optimizer_of(self, variable: Any) -> Any:
+        """Returns the optimizer that trains a variable, once all are built."""
+        return vars(self)["_optimizer_of"].get(
+            id(compat.native(variable)), self.optimizer
+        )
+
+    def _optimizers(self) -> list[Any]:
+        return self.all_optimizers()
+
+    def _build_inner(self, variables: Sequence[Any]) -> None:
+        if tf.distribute.has_strategy():
+            self._build_in_scope(variables)
+        else:
+            with self._strategy.scope():
+                self._build_in_scope(variables)
+
+    def _build_in_scope(self, variables: Sequence[Any]) -> None:
         made: dict[OwnOptimizer, Any] = {}
-        for found in own:
-            if found is not None and found[0] not in made:
-                made[found[0]] = found[0].make(len(made))
-        self.__dict__["_names_of_tables"] = [
-            (name, made[optimizer]) for name, optimizer in names_by_optimizer(variables)
-        ]
-        return [found and made[found[0]] for found in own]
+        slabs: dict[int, Any] = {}
+        of_each: dict[int, Any] = {}
+        for variable, slab in zip(variables, own_slabs_of(variables), strict=True):
+            if slab is not None:
+                if slab.optimizer not in made:
+                    made[slab.optimizer] = slab.optimizer.make(len(made))
+                slabs[id(slab)] = slab
+                of_each[id(compat.native(variable))] = made[slab.optimizer]
+        for number, optimizer in enumerate(made.values()):
+            # Files know it by this name.
+            setattr(self, f"_table_optimizer_{number}", optimizer)
+        vars(self).update(
+            _others=list(made.values()),
+            _optimizer_of=of_each,
+            _names_of_tables=[
+                (table.name, made[slab.optimizer])
+                for slab in slabs.values()
+                for table in slab.tables
+            ],
+        )
+        for optimizer, own in self._divided(variables):
+            optimizer.build(own)
+
+    def _divided(self, variables: Sequence[Any]) -> list[tuple[Any, list[Any]]]:
+        """Returns each optimizer with the variables that it trains, in their order.
+
+        `optimizer` also gets variables that nobody knows, and raises the error.
+        """
+        found: dict[int, list[Any]] = {id(x): [] for x in self.all_optimizers()}
+        for variable in variables:
+            found[id(self.optimizer_of(variable))].append(variable)
+        return [(x, found[id(x)]) for x in self.all_optimizers()]
+
+    def _receive(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+        """Makes an update of each optimizer, or counts a step without a gradient.
+
+        Raises ValueError: a step has several replicas.
+        """
+        strategy = tf.distribute.get_strategy()
+        if strategy.num_replicas_in_sync > 1:
+            # Each optimizer would reduce its own gradients over the replicas, and
+            # TensorFlow mixes up tensors that are reduced at the same time.
+            raise ValueError(
+                f"{type(self).__name__} trains where a step has one replica: in one "
+                "process without a strategy, or under ParameterServerStrategy. "
+                f"Received: {type(strategy).__name__} with "
+                f"{strategy.num_replicas_in_sync} replicas"
+            )
+        if self.loss_scale_factor is not None:
+            gradients = [_divide(x, self.loss_scale_factor) for x in gradients]
+        if self.global_clipnorm:
+            gradients = tf.clip_by_global_norm(
+                sum_equal_rows(gradients), self.global_clipnorm
+            )[0]
+        gradient_of = {
+            id(compat.native(variable)): gradient
+            for gradient, variable in zip(gradients, variables, strict=True)
+        }
+        for optimizer, own in self._divided(variables):
+            if own:
+                own_gradients = [gradient_of[id(compat.native(v))] for v in own]
+                update(optimizer, own_gradients, own)
+            else:
+                counter = compat.native(optimizer.iterations)
+                counter.assign_add(1, read_value=False)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Loads nothing: the state of each optimizer is loaded as its own."""
+
+    def set_weights(self, weights: Sequence[Any]) -> None:
+        """Sets the variables of all optimizers.
+
+        Args:
+            weights: arrays, in the order of `variables`.
+        """
+        weights = list(weights)
+        for optimizer in self.all_optimizers():
+            number = len(list(optimizer.variables))
+            optimizer.set_weights(weights[:number])
+            weights = weights[number:]
+
+    def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
+        """Does what each optimizer does at the end of a training."""
+        for optimizer, own in self._divided(list(var_list)):
+            compat.finalize_variable_values(optimizer, own)
 
     @property
     def table_optimizers(self) -> dict[str, Any]:
@@ -111,7 +213,7 @@ class TableOptimizers(SeveralOptimizers):
         one.
         """
         found: dict[str, Any] = {}
-        for name, optimizer in self.__dict__["_names_of_tables"]:
+        for name, optimizer in vars(self)["_names_of_tables"]:
             number, key = 1, name
             while key in found:
                 number += 1
@@ -143,3 +245,10 @@ class TableOptimizers(SeveralOptimizers):
         """
         optimizer = optimizer_from(config["optimizer"], custom_objects)
         return cls(**{**config, "optimizer": optimizer})
+
+
+def _divide(gradient: Any, divisor: float) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        values = gradient.values / divisor
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return gradient / divisor

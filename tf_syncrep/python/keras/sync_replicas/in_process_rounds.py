@@ -30,7 +30,6 @@ class InProcessRounds(Rounds):
         update: Update,
         note: str | None = None,
     ):
-        """Makes the counters."""
         self._note = note
         self._reject_nonfinite = reject_nonfinite
         self._iterations = iterations

@@ -127,7 +127,6 @@ class RefusedRounds(Rounds):
     """Refuses to train; loading, saving and evaluating are possible."""
 
     def __init__(self, reason: str):
-        """Keeps the reason, which is a sentence."""
         self._reason = reason
 
     def receive(

@@ -36,7 +36,6 @@ class Targets:
     """
 
     def __init__(self):
-        """Makes nothing yet."""
         # It guards the following fields while several threads trace functions.
         self._lock = threading.Lock()
         self._targets: list[_Target] | None = None

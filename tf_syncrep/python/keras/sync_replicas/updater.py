@@ -71,7 +71,6 @@ class Updater(Rounds):
         optimizer: Any,
         update: Callable[[Any, Any], None],
     ):
-        """Traces nothing yet."""
         self._ops = ops
         self._strategy = strategy
         self._optimizer = optimizer

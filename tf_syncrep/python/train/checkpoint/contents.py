@@ -12,7 +12,6 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.checkpoint.contents import (
-    Builder,
     Contents,
     Piece,
     cpu_of,
@@ -44,26 +43,25 @@ def contents_of_graph() -> tuple[Contents, Any]:
     ]
     # The ops take reference variables after the others.
     groups.sort(key=lambda group: not hasattr(group[0], "handle"))
-    builder = Builder()
+    contents = Contents()
     for group in groups:
-        builder.add_group(group, [_piece_of(group)])
+        contents.add_group(group, [_piece_of(group)])
     of_groups = {id(variable) for group in groups for variable in group}
     others = [v for v in variables if id(v) not in of_groups]
     for variable in others:
         with tf.device(variable.device):
             value = variable.read_value()
-        builder.add_whole(variable.op.name, value)
+        contents.add_whole(variable.op.name, value)
         if variable.trainable:
-            builder.note_weight(variable.op.name, variable)
+            contents.note_weight(variable.op.name, variable)
     objects = tf.compat.v1.get_collection(_Key.SAVEABLE_OBJECTS)
     for spec in (spec for x in objects for spec in x.specs):
         with tf.device(cpu_of(spec)):
-            builder.add_whole(spec.name, tf.identity(spec.tensor))
+            contents.add_whole(spec.name, tf.identity(spec.tensor))
     scalars = {
         id(scalar.variable): scalar
         for scalar in scalars_of_graph(tf.compat.v1.get_default_graph())
     }
-    contents = builder.build()
     contents.of_parts += [scalars[id(v)] for v in others if id(v) in scalars]
     wholes = [x for x in (*others, *objects) if id(x) not in scalars]
     saver = tf.compat.v1.train.Saver(wholes, sharded=True) if wholes else None

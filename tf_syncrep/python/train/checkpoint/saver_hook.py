@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,19 +12,17 @@ import tensorflow as tf
 from tensorflow.compat.v1 import logging
 
 from tf_syncrep.python.checkpoint.arguments import (
-    check_interval,
-    check_options,
+    Options,
     check_queues,
 )
 from tf_syncrep.python.checkpoint.directory import Directory
 from tf_syncrep.python.checkpoint.engine import Engine, Saving
-from tf_syncrep.python.checkpoint.failures import Failures
-from tf_syncrep.python.checkpoint.progress import Progress
 from tf_syncrep.python.checkpoint.queues import restore_queues, states_of
-from tf_syncrep.python.checkpoint.session_calls import SessionCalls
+from tf_syncrep.python.checkpoint.run import Run
 from tf_syncrep.python.ops import sync_gate_ops
 from tf_syncrep.python.sync import said_waits
 from tf_syncrep.python.train.checkpoint.contents import contents_of_graph
+from tf_syncrep.python.train.checkpoint.session_calls import SessionCalls
 from tf_syncrep.python.train.sync_replicas.optimizer import optimizers_of_graph
 
 __all__ = ["CheckpointSaverHook"]
@@ -115,22 +112,21 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         max_bytes_per_sec: float | None = None,
         raise_at_end: bool = False,
     ):
-        self._save_secs, self._save_steps = check_interval(
-            save_secs=save_secs, save_steps=save_steps
-        )
         self._is_chief = is_chief
         self._queues = check_queues(work_queues)
         self._directory = Directory(checkpoint_dir, "checkpoint_dir")
-        self._options = check_options(
-            keep, full_every, max_kept_bytes, max_bytes_per_sec
+        self._run = Run(
+            self._directory,
+            logging.error,
+            bool(raise_at_end),
+            save_secs=save_secs,
+            save_steps=save_steps,
         )
+        self._options = Options(keep, full_every, max_kept_bytes, max_bytes_per_sec)
         self.saving: Saving | None = None
         self.restored: str | None = None
-        self._failures = Failures(self._directory, logging.error, bool(raise_at_end))
-        self._progress = Progress(self._directory)
         self._session: Any = None  # the session into which it restored
         self._beginning: threading.Thread | None = None
-        self._due_step, self._due_time = 0, 0.0
 
     def begin(self) -> None:
         """Builds the ops.
@@ -166,7 +162,7 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
             return
         self._directory.check_writable()
         self._calls = SessionCalls(saver)
-        self._engine = Engine(self._directory, **self._options, calls=self._calls)
+        self._engine = Engine(self._directory, self._calls, self._options)
         self._engine.prepare(self._contents)
         optimizers = optimizers_of_graph()
         self._optimizer = optimizers[0] if len(optimizers) == 1 else None
@@ -224,15 +220,9 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
             # session.
             self.saving.wait_until_over()
         step = int(run_values.results)
-        self._progress.note(step)
-        is_due = (
-            self._save_steps is not None and step - self._due_step >= self._save_steps
-        ) or (
-            self._save_secs is not None
-            and time.monotonic() - self._due_time >= self._save_secs
-        )
-        if is_due and not self._is_saving():
-            self._is_begun(step)
+        self._run.progress.note(step)
+        if self._run.is_due(step) and not self._is_saving():
+            self._run.begin_interval(step)
             # It does not happen here: it has to wait for the next update, which may
             # wait for the chief's own next gradient.
             self._beginning = threading.Thread(
@@ -265,25 +255,22 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         manifest = None
         if self.saving is not None:
             self.saving.wait_until_over()
-            self._failures.note(self.saving.error)
+            self._run.note_failure(self.saving)
             manifest = self.saving.manifest
         # Servers outlive this training, and would keep 8 bytes for each row for its
         # next checkpoint.
         with contextlib.suppress(tf.errors.OpError, RuntimeError):
             self._calls.cancel()
         if manifest is not None:
-            self._progress.end(manifest.state["global_step"])
+            self._run.progress.end(manifest.state["global_step"])
         else:
-            self._failures.end_without_last()
+            self._run.end_without_last()
 
     def _is_saving(self) -> bool:
         if self._beginning is not None and self._beginning.is_alive():
             return True
         saving = self.saving
         return saving is not None and not saving.is_over
-
-    def _is_begun(self, step: int) -> None:
-        self._due_step, self._due_time = step, time.monotonic()
 
     def _moment(self, function: Callable[[], None]) -> None:
         if self._optimizer is None:
@@ -293,8 +280,7 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
 
     def _save(self, moment: Callable[[Callable[[], None]], None]) -> None:
         """Saves a checkpoint; a failure is logged, and training goes on."""
-        self._failures.note(self.saving and self.saving.error)
-        self._failures.begin()
+        self._run.note_failure(self.saving)
         session = self._session
 
         def state() -> dict[str, Any]:
@@ -303,11 +289,9 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
                 "work_queues": states_of(self._queues, session),
             }
 
-        try:
-            self.saving = self._engine.begin(self._contents, state, moment)
-        except (OSError, RuntimeError, tf.errors.OpError) as error:
-            self.saving = None
-            self._failures.note(error)
+        self.saving = self._run.try_to_save(
+            lambda: self._engine.begin(self._contents, state, moment)
+        )
 
     def _restore(self, session: Any) -> None:
         """Restores into a session, once."""
@@ -328,11 +312,11 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
                 "seen, %s.",
                 self.restored,
                 step,
-                self._progress.lost_since(manifest, step),
+                self._run.progress.lost_since(manifest, step),
             )
         self._session = session
-        self._progress.begin(step)
-        self._is_begun(step)
+        self._run.progress.begin(step)
+        self._run.begin_interval(step)
         session.run(self._mark)
 
     # --- Replicas that wait for the chief ---

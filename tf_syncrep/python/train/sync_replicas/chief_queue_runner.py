@@ -73,7 +73,7 @@ class ChiefQueueRunner(SessionLoop):
     def begin(self, session):
         """Opens the gate unless it is open."""
         self._generation = self._open(session)
-        self._departures.has_opened(
+        self._departures.note_opened(
             session, self._generation, lambda: self._end_updates(session)
         )
 
@@ -89,18 +89,18 @@ class ChiefQueueRunner(SessionLoop):
         if _has_failed(coord) or self.cancel_op is self._stop_op:
             try_to_run(session, self._stop_op)
         elif try_to_run(session, self.cancel_op):
-            self._departures.are_said(session)
+            self._departures.note_told(session)
         else:
             self._departures.close_gate(session)
 
-    def has_failed(self, session):
+    def on_failure(self, session):
         """Ends this client's wait for an update."""
         try_to_run(session, self._fail_op)
 
-    def has_ended(self, session):
+    def on_end(self, session):
         """Ends the waits of functions that were to be called between two updates."""
         with self._condition:
-            super().has_ended(session)
+            super().on_end(session)
             requests, self._requests = self._requests, []
         for request in requests:
             request.error = tf.errors.CancelledError(

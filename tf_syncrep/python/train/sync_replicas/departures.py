@@ -76,27 +76,27 @@ class Departures:
         with _lock:
             _watch(graph, self)
 
-    def has_opened(
+    def note_opened(
         self, session: Any, generation: int, end_updates: Callable[[], None]
     ) -> None:
         """Notes that this process is the chief's."""
         with _lock:
-            stay = self._stay(session)
+            stay = self.stay_of(session)
             stay.generation = generation
             stay.end_updates = end_updates
             stay.set_due(True)
 
-    def are_said(self, session: Any) -> None:
+    def note_told(self, session: Any) -> None:
         """Notes that the session itself has left or closed the gate."""
         with _lock:
-            stay = self._stay(session)
+            stay = self.stay_of(session)
             stay.generation = None
             stay.set_due(False)
 
     def close_gate(self, session: Any) -> None:
         """Ends the training that the chief has opened in a session, now closed."""
         with _lock:
-            stay = self._stay(session)
+            stay = self.stay_of(session)
         within(_DEADLINE_SECS, stay.end, False)
 
     def leave(self, target: str) -> None:
@@ -119,7 +119,8 @@ class Departures:
         feed = {self._generation: generation}
         self._tell(target, lambda session: session.run(self._close_op, feed))
 
-    def _stay(self, session: Any) -> _Stay:
+    def stay_of(self, session: Any) -> _Stay:
+        """Returns the stay of this replica at a session's server. Needs the lock."""
         target = tf.compat.as_text(session.sess_str or "")
         return self._stays.setdefault(target, _Stay(self, target))
 
@@ -233,7 +234,7 @@ def _notice_sessions(kind: Any) -> None:
             return
         with _lock:
             for departures in watching:
-                stay = departures._stay(self)
+                stay = departures.stay_of(self)
                 stay.sessions.add(id(self))
                 stay.set_due(True)
                 _stays_of_session.setdefault(id(self), []).append(stay)

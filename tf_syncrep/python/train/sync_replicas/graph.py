@@ -268,7 +268,7 @@ class SyncReplicasOps:
         """
         device, incarnation = self._worker
         with tf.control_dependencies([*checks, *flatten(gradients)]):
-            permit = _read(self._local_permit)
+            permit = self._local_permit.read_value()
             fit = tf.constant(1, tf.int64)
             if self._settings.reject_nonfinite:
                 fit = tf.cast(gradient_checks.all_finite(gradients), tf.int64)
@@ -351,11 +351,11 @@ class SyncReplicasOps:
         might be an earlier one.
         """
         with tf.device(self._global_step.device):
-            return tf.cast(_read(self._global_step), tf.int64)
+            return tf.cast(self._global_step.read_value(), tf.int64)
 
     def _generation(self) -> tf.Tensor:
         """Reads the generation of this replica's permit; 0 before the first."""
-        return _read(self._local_permit)[0]
+        return self._local_permit.read_value()[0]
 
     def _make_queue_runner(self, close_op, cancel_op, stop_op, fail_op):
         """Makes a queue runner for the chief's part.
@@ -365,7 +365,7 @@ class SyncReplicasOps:
         `fail_op`: the op to run when an update failed; it has to end its client's wait.
         """
         return ChiefQueueRunner(
-            permit=_read(self._local_permit),
+            permit=self._local_permit.read_value(),
             open_op=self.chief_init_op,
             stop_op=stop_op,
             fail_op=fail_op,
@@ -388,11 +388,6 @@ def _one_of(predicate, device, if_true, if_false) -> tf.Tensor:
     for_false, for_true = tf.raw_ops.Switch(data=device, pred=predicate)
     branches = [if_true(for_true), if_false(for_false)]
     return tf.raw_ops.Merge(inputs=branches).output
-
-
-def _read(variable) -> tf.Tensor:
-    """Returns a variable's value once control dependencies are met, ref or resource."""
-    return variable.read_value()
 
 
 def _shared_name(name: str, global_step, grads_and_vars) -> str:

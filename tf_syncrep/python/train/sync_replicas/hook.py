@@ -142,7 +142,7 @@ class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):
         if self._is_chief:
             self._report(self.stats)
         session.run(self._end_op)
-        self._ops.departures.are_said(session)
+        self._ops.departures.note_told(session)
 
     def _report(self, stats: dict[str, Any]) -> None:
         if self._log_every_n_steps:

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.ops import checkpoint_ops
-from tf_syncrep.python.sync.gradients import flatten
+from tf_syncrep.python.sync.gradients import flatten, identity
 from tf_syncrep.python.train.adagrad import AdagradOptimizer
 from tf_syncrep.python.train.adam_async import AdamAsyncOptimizer
 from tf_syncrep.python.train.ftrl import FtrlOptimizer
@@ -35,7 +35,6 @@ class Update:
     """Builds the arguments of an update by one optimizer."""
 
     def __init__(self, optimizer: Any, has_moving_averages: bool):
-        """Creates it."""
         self._opt = optimizer
         self._has_moving_averages = has_moving_averages
 
@@ -76,13 +75,5 @@ class Update:
                 else:
                     first = checkpoint_ops.ref_checkpoint_keep(variable, rows)
                 with tf.control_dependencies([first]):
-                    kept.append(_identity(average))
+                    kept.append(identity(average))
         return kept
-
-
-def _identity(gradient):
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(
-            tf.identity(gradient.values), gradient.indices, gradient.dense_shape
-        )
-    return tf.identity(gradient)

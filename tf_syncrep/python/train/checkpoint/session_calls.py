@@ -11,7 +11,6 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.checkpoint.contents import Contents
-from tf_syncrep.python.checkpoint.engine import Calls
 from tf_syncrep.python.ops import checkpoint_ops
 
 _OWNER = "tf_syncrep_checkpoint_owner"
@@ -29,7 +28,7 @@ def _owner_of_graph() -> str:
     return owners[0]
 
 
-class SessionCalls(Calls):
+class SessionCalls:
     """Builds the ops into a graph, once, and runs them in its sessions.
 
     `session`: the session in which the ops run; set it before the first call.
@@ -41,8 +40,8 @@ class SessionCalls(Calls):
         `saver`: a `tf.compat.v1.train.Saver` of the variables that are not written row
         by row; None if there are none.
         """
-        super().__init__()
         self.session: Any = None
+        self._contents: Contents | None = None
         self._saver = saver
 
     def use(self, contents: Contents, name: str, **options: Any) -> None:
@@ -84,7 +83,7 @@ class SessionCalls(Calls):
                 trials.append(tf.io.write_file(self._prefixes[number], self._text))
         self._begin_op, self._cancel_op = tf.group(begins), tf.group(cancels)
         self._write_op, self._trial_op = tf.group(writes), tf.group(trials)
-        self._answers, self._restored = progress, restores
+        self._answers, self._restore_op = progress, tf.group(restores)
         with tf.device("/device:CPU:0"):
             self._merge_op = tf.raw_ops.MergeV2Checkpoints(
                 checkpoint_prefixes=self._prefixes,
@@ -118,13 +117,12 @@ class SessionCalls(Calls):
         """Runs `checkpoint_cancel` on each task."""
         self.session.run(self._cancel_op)
 
-    def restore(self, contents: Contents, prefixes: list[str]) -> int:
-        """Restores each task's share; returns how many bytes of tables were read."""
+    def restore(self, contents: Contents, prefixes: list[str]) -> None:
+        """Restores each task's share."""
         del contents
-        read = self.session.run(self._restored, {self._prefixes: prefixes})
+        self.session.run(self._restore_op, {self._prefixes: prefixes})
         if self._saver is not None:
             self._saver.restore(self.session, prefixes[-1])
-        return sum(int(x) for x in read)
 
     def assign(self, pairs: Iterable[tuple[Any, Any]]) -> None:
         """Sets variables to values, without further ops."""

@@ -2,7 +2,6 @@
 
 import itertools
 import re
-import threading
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from rule_steps import (
     random_array,
     state_of,
 )
+from waiting import in_thread
 
 import tf_syncrep as tfs
 from tf_syncrep.python.ops import rule_ops
@@ -240,11 +240,8 @@ def test_no_update_of_concurrent_callers_is_lost(rule):
         for _ in range(20):
             state.apply(variables, *gradient)
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    for caller in [in_thread(work) for _ in range(3)]:
+        caller.result(60)
     assert_same_bits(values(variables), values(expected))
 
 

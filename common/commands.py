@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import resource
+import select
 import signal
 import struct
 import subprocess
@@ -208,7 +209,10 @@ def run(
 
 
 def run_on_terminal(
-    *args: object, answers: Mapping[bytes, bytes] | None = None, no_color: bool = True
+    *args: object,
+    answers: Mapping[bytes, bytes] | None = None,
+    no_color: bool = True,
+    secs: float = DEADLINE_SECS,
 ) -> tuple[int, bytes]:
     """Runs the command on a terminal; returns its status and the terminal's text.
 
@@ -222,12 +226,20 @@ def run_on_terminal(
         fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("4H", 33, 77, 0, 0))
         os.execve(CONSOLE_SCRIPT, [CONSOLE_SCRIPT, *map(str, args)], environ)
     shown = b""
-    to_answer = dict(answers or {})
-    with contextlib.suppress(OSError):  # EIO: the last process has left the terminal
-        while True:
-            shown += os.read(terminal, 1000)
-            for pattern in [p for p in to_answer if re.search(p, shown)]:
-                os.write(terminal, to_answer.pop(pattern))
-    os.close(terminal)
-    _, status = os.waitpid(pid, 0)
+    to_answer, deadline = dict(answers or {}), time.monotonic() + secs
+    try:
+        # EIO: the last process has left the terminal
+        with contextlib.suppress(OSError):
+            while True:
+                left = max(0.0, deadline - time.monotonic())
+                assert select.select([terminal], [], [], left)[0], shown.decode()
+                shown += os.read(terminal, 1000)
+                for pattern in [p for p in to_answer if re.search(p, shown)]:
+                    os.write(terminal, to_answer.pop(pattern))
+    except AssertionError:
+        os.kill(pid, signal.SIGKILL)
+        raise
+    finally:
+        os.close(terminal)
+        _, status = os.waitpid(pid, 0)
     return os.waitstatus_to_exitcode(status), shown

@@ -81,7 +81,7 @@ class State:
         var, *slots = variables.values()
         kind = "resource_" if hasattr(var, "handle") else ""
         if indices is None:
-            return self._call(f"{kind}apply", var, slots, [grad])
+            return self._call(f"{kind}apply", var, slots, [grad], **options)
         return self._call(f"{kind}sparse_apply", var, slots, [grad, indices], **options)
 
     def _call(self, op: str, var: Any, slots: Any, gradient: list[Any], **options: Any):

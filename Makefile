@@ -107,10 +107,10 @@ build: $(installed)
 
 # In an environment of its own, which is removed. The tests are some of each topic, those
 # that depend on the versions of TensorFlow and Keras first; they take two minutes.
-WHEEL_TESTS ?= $(patsubst %,tests/%.py,keras/test_private_names keras/test_adam_async_config \
+WHEEL_TESTS ?= $(patsubst %,tests/%.py,keras/test_private_names keras/test_lazy_optimizers \
   keras/test_sync_replicas_config keras/test_embedding keras/test_distributed_embedding \
   keras/test_sync_replicas_parameter_servers ops/test_accumulator_ops \
-  ops/test_adam_async_dense ops/test_checkpoint_ops ops/test_embedding_ops \
+  ops/test_adam_async ops/test_checkpoint_ops ops/test_embedding_ops \
   ops/test_sync_gate_ops train/test_accumulators train/test_optimizer_checkpoints)
 wheel:
 	TF_VERSION=$(TF_VERSION) TENSORFLOW='$(TENSORFLOW)' PYTHON='$(PYTHON)' \

@@ -14,12 +14,12 @@ import os
 import pathlib
 import re
 import signal
-import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import network_namespaces
 import output_lines
 import programs
+import waiting
 
 from tf_syncrep.python.distribute import local_cluster, script
 from tf_syncrep.python.distribute.cluster import TaskConfig
@@ -27,7 +27,6 @@ from tf_syncrep.python.distribute.readiness import grpc_answers
 from tf_syncrep.python.distribute.task_process import TaskProcess
 
 DEADLINE_SECS = output_lines.DEADLINE_SECS
-_POLL_SECS = 0.05
 
 
 class Cluster:
@@ -139,16 +138,8 @@ class Cluster:
 
     def wait_until_ready(self, *names: str) -> None:
         """Waits until tasks answer; by default all that are running."""
-        deadline = time.monotonic() + DEADLINE_SECS
         for name in names or self._processes:
-            while not grpc_answers(self.address(name)):
-                ended = self._processes[name].status is not None
-                if ended or time.monotonic() > deadline:
-                    raise AssertionError(
-                        f"{name} {'has ended' if ended else 'is silent'}:\n"
-                        f"{self.output(name)}"
-                    )
-                time.sleep(_POLL_SECS)
+            self._wait_until(name, lambda n=name: grpc_answers(self.address(n)))
 
     def kill(self, name: str, signum: int = signal.SIGKILL) -> None:
         """Sends a task a signal that ends it, and waits for its end."""
@@ -168,11 +159,20 @@ class Cluster:
 
     def wait_until_suspended(self, name: str) -> None:
         """Waits until the last thread of a task has stopped, whoever stopped it."""
-        deadline = time.monotonic() + DEADLINE_SECS
-        while not _all_threads_are_stopped(self.pid(name)):
-            if self.status(name) is not None or time.monotonic() > deadline:
-                raise AssertionError(f"{name} was not stopped:\n{self.output(name)}")
-            time.sleep(_POLL_SECS)
+        self._wait_until(name, lambda: _all_threads_are_stopped(self.pid(name)))
+
+    def _wait_until(self, name: str, condition: Callable[[], bool]) -> None:
+        """Waits until a condition of a task holds, which has not ended."""
+
+        def has_ended() -> bool:
+            return self._processes[name].status is not None
+
+        def told() -> str:
+            what = "has ended" if has_ended() else "is silent, or was not stopped"
+            return f"{name} {what}:\n{self.output(name)}"
+
+        waiting.until(lambda: has_ended() or condition(), told)
+        assert not has_ended(), told()
 
     def resume(self, name: str) -> None:
         """Lets a suspended task go on."""

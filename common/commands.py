@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 
 import output_lines
+import waiting
 
 DEADLINE_SECS = output_lines.DEADLINE_SECS
 # How long a command may run from its beginning to its end. That may be a training, and
@@ -156,16 +157,15 @@ class Command:
         self._last_lines.join(_ABORTED_END_SECS)
 
     def _wait_for_ends(self, pids: set[int]) -> None:
-        deadline = time.monotonic() + _ABORTED_END_SECS
-        while pids & set(self.pids()) and time.monotonic() < deadline:
-            time.sleep(_POLL_SECS)
+        with contextlib.suppress(AssertionError):
+            waiting.until(lambda: not pids & {*self.pids()}, secs=_ABORTED_END_SECS)
 
     def wait_until_no_process_is_left(self) -> None:
         """Waits until `pids` is empty."""
-        deadline = time.monotonic() + DEADLINE_SECS
-        while pids := self.pids():
-            assert time.monotonic() < deadline, f"left behind: {pids}\n{self.output}"
-            time.sleep(_POLL_SECS)
+        waiting.until(
+            lambda: not self.pids(),
+            lambda: f"left behind: {self.pids()}\n{self.output}",
+        )
 
     def _read(self, stream: str) -> None:
         for line in getattr(self.process, stream):

@@ -2,7 +2,8 @@
 
 import importlib
 import pathlib
-import threading
+
+from waiting import in_thread
 
 BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"
 NUMBER, ROUNDS = 3, 50
@@ -22,14 +23,8 @@ def test_nobody_is_a_step_ahead_of_anybody(monkeypatch):
             ahead.extend(step - other for other in arrived if other < step)
 
     with barrier.serve(NUMBER) as folder:
-        threads = [
-            threading.Thread(target=run, args=(i, barrier.Barrier(folder, i)))
-            for i in range(NUMBER)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(DEADLINE_SECS)
-        assert not any(thread.is_alive() for thread in threads)
+        barriers = [barrier.Barrier(folder, i) for i in range(NUMBER)]
+        for one in [in_thread(run, i, barriers[i]) for i in range(NUMBER)]:
+            one.result(DEADLINE_SECS)
     assert arrived == [ROUNDS] * NUMBER
     assert ahead == []

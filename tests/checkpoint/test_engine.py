@@ -13,6 +13,7 @@ import uuid
 import numpy as np
 import pytest
 import tensorflow as tf
+from waiting import until
 
 from tf_syncrep.python.checkpoint import directory
 from tf_syncrep.python.checkpoint import engine as engine_lib
@@ -431,8 +432,8 @@ def test_folder_that_goes_while_one_is_written_is_an_error_and_the_next_is_full(
     state, of = State(), engine(folder, full_every=5, speed=100_000.0)
     saving = begin(of, state)
     (parts,) = folder.glob("*.writing")
-    while not list(parts.glob("part-*")):
-        assert not saving.is_over
+    until(lambda: list(parts.glob("part-*")) or saving.is_over)
+    assert not saving.is_over
     shutil.rmtree(parts)
     with pytest.raises(tf.errors.NotFoundError, match=parts.name):
         saving.wait()

@@ -1,4 +1,4 @@
-"""Model.fit with AdamAsync: default arguments, XLA, mixed precision."""
+"""Model.fit with AdamAsync: default arguments, XLA."""
 
 import keras_variants
 import numpy as np
@@ -69,17 +69,6 @@ def test_a_function_called_from_one_under_xla_is_compiled_too():
 
     tf.function(inner, jit_compile=True)()
     np.testing.assert_allclose(variable.numpy(), 0.5, rtol=1e-5)
-
-
-def test_mixed_precision_keeps_variables_and_slots_in_float32():
-    with keras_variants.policy("mixed_float16"):
-        model, losses = fit(tfs.keras.AdamAsync(0.05), epochs=10)
-    assert losses[-1] < losses[0] / 2
-    # Keras has wrapped it in a LossScaleOptimizer.
-    optimizer = model.optimizer.inner_optimizer
-    assert isinstance(optimizer, tfs.keras.AdamAsync)
-    states = [keras_variants.state_of(optimizer, x) for x in model.trainable_variables]
-    assert {x.dtype for state in states for x in state} == {np.dtype(np.float32)}
 
 
 def test_minimize_in_the_way_of_keras_2_works_where_it_exists():

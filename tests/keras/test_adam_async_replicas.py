@@ -1,5 +1,6 @@
-"""AdamAsync under strategies that have several replicas in one process."""
+"""AdamAsync under strategies that have several replicas, in one process or in two."""
 
+import clusters
 import keras_variants
 import numpy as np
 import programs
@@ -11,30 +12,28 @@ import tf_syncrep as tfs
 
 pytestmark = pytest.mark.ci
 
-CONTEXTS = ("replica", "cross_replica", "whole")
+CONTEXTS = ("replica", "cross_replica")
 DEVICES = ["CPU:0", "CPU:1"]
-STRATEGIES = ("mirrored", "central_storage")
 OPTIONS = {
     "plain": {},
     "global_clipnorm": {"global_clipnorm": 0.5},
     "weight_decay": {"weight_decay": 0.5},
     "average": {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 2},
 }
-each_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
-each_option = pytest.mark.parametrize("option", OPTIONS)
-each_context = pytest.mark.parametrize("context", ["replica", "cross_replica"])
-
-
-def strategies():
-    yield "mirrored", tf.distribute.MirroredStrategy(DEVICES)
-    yield (
-        "central_storage",
-        tf.distribute.experimental.CentralStorageStrategy(DEVICES, "CPU:0"),
-    )
+OF_TASKS = {"weight_decay": {"weight_decay": 0.5}}
+IN_ONE_PROCESS = ("mirrored", "central_storage")
+# What is compared: a strategy, and options that it is trained with.
+CASES = [
+    *((strategy, option) for strategy in IN_ONE_PROCESS for option in OPTIONS),
+    *(("multi_worker", option) for option in OF_TASKS),
+]
+each_case = pytest.mark.parametrize(("strategy", "option"), CASES)
+each_context = pytest.mark.parametrize("context", CONTEXTS)
+in_one_process = pytest.mark.parametrize("strategy", IN_ONE_PROCESS)
 
 
 def copies(strategy, variable):
-    """The values of a variable on all replicas."""
+    """The values of a variable on all replicas of this process."""
     parts = strategy.experimental_local_results(keras_variants.native(variable))
     return [part.numpy().tolist() for part in parts]
 
@@ -48,20 +47,27 @@ def train(strategy, context, options, wrap):
         if context != "replica":
             optimizer.build(variables)
     replica_steps.train(strategy, context, optimizer, variables, wrap)
-    everything = [*variables, *optimizer.variables]
     return {
         "values": [x.numpy().tolist() for x in variables],
         "iterations": int(optimizer.iterations.numpy()),
-        "copies": [copies(strategy, x) for x in everything],
+        "copies": [copies(strategy, x) for x in (*variables, *optimizer.variables)],
     }
 
 
-def fit(name, strategy):
-    """Model.fit; with batch normalization if this Keras can train it."""
-    normalize = not (keras_variants.IS_KERAS_3 and name == "central_storage")
+def train_all(strategy, contexts, all_options, wrap):
+    return {
+        context: {
+            option: train(strategy, context, options, wrap)
+            for option, options in all_options.items()
+        }
+        for context in contexts
+    }
+
+
+def fit(strategy):
+    """Model.fit: the losses, and the copies of all variables."""
     with strategy.scope():
-        hidden = [tf.keras.layers.BatchNormalization()] if normalize else []
-        model = keras_variants.small_model(*hidden)
+        model = keras_variants.small_model()
         optimizer = tfs.keras.AdamAsync(keras_variants.slow_decay(0.05))
         model.compile(optimizer=optimizer, loss="mse")
     words, targets = keras_variants.small_data()
@@ -71,9 +77,6 @@ def fit(name, strategy):
         "losses": history.history["loss"],
         "iterations": int(model.optimizer.iterations.numpy()),
         "copies": [copies(strategy, x) for x in trained],
-        "moving_statistics": [
-            x.numpy().tolist() for x in model.non_trainable_variables
-        ],
     }
 
 
@@ -86,18 +89,58 @@ def trained(is_function, all_options):
     """
     keras_variants.make_two_cpus()
     wrap = tf.function if is_function else lambda step: step
-    result = {}
-    for name, strategy in strategies():
-        result[name] = {
-            context: {
-                option: train(strategy, context, options, wrap)
-                for option, options in all_options.items()
-            }
-            for context in CONTEXTS
-        }
+    distribute, result = tf.distribute, {}
+    for name, strategy in (
+        ("mirrored", distribute.MirroredStrategy(DEVICES)),
+        (
+            "central_storage",
+            distribute.experimental.CentralStorageStrategy(DEVICES, "CPU:0"),
+        ),
+    ):
+        result[name] = train_all(strategy, (*CONTEXTS, "whole"), all_options, wrap)
         if is_function:
-            result[name]["fit"] = fit(name, strategy)
+            result[name]["fit"] = fit(strategy)
     return result
+
+
+def train_v1(strategy):
+    """Three steps of the v1 optimizer; returns the variables of this task."""
+    with strategy.scope():
+        variables = replica_steps.make_variables()
+    optimizer = tfs.train.AdamAsyncOptimizer(0.25)
+    replica_steps.train(strategy, "replica", optimizer, variables, tf.function)
+
+    def state_of(variable):
+        names = optimizer.get_slot_names()
+        slots = (optimizer.get_slot(variable, name) for name in names)
+        return [x.numpy().tolist() for x in (variable, *slots)]
+
+    return [state_of(variable) for variable in variables]
+
+
+def train_as_a_task():
+    """What comes of steps whose replicas are tasks: this one's number is its task's."""
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    result = train_all(strategy, CONTEXTS, OF_TASKS, tf.function)
+    return {**result, "v1": train_v1(strategy)}
+
+
+@pytest.fixture(scope="module")
+def tasks():
+    """The reports of two tasks."""
+    names = ("worker-0", "worker-1")
+    cluster = clusters.Cluster(
+        num_workers=2, num_ps=0, chief=False, env=programs.environment()
+    )
+    # It is not entered, since the tasks run the program and do not serve.
+    try:
+        for name in names:
+            cluster.start(name, programs.call_command(train_as_a_task))
+        for name in names:
+            assert cluster.wait(name) == 0, cluster.output(name)[-5000:]
+        return [programs.result_in(cluster.output(name)) for name in names]
+    finally:
+        cluster.__exit__()
 
 
 @pytest.fixture(scope="module")
@@ -106,94 +149,80 @@ def in_functions():
 
 
 @pytest.fixture(scope="module")
+def training(request):
+    """Finds what came of training: a report for each process of the strategy."""
+
+    def find(strategy, context, option):
+        if strategy == "multi_worker":
+            tasks = request.getfixturevalue("tasks")
+            return [task[context][option] for task in tasks]
+        return [request.getfixturevalue("in_functions")[strategy][context][option]]
+
+    return find
+
+
+@pytest.fixture(scope="module")
 def run_eagerly():
     return programs.call(trained, False, {"plain": {}})
 
 
-def train_without_strategy(options):
-    variables = replica_steps.train_alone(tfs.keras.AdamAsync(0.25, **options))
-    return [x.numpy() for x in variables]
+def assert_trained(report, options):
+    expected = replica_steps.train_alone(tfs.keras.AdamAsync(0.25, **options))
+    for got, want in zip(report["values"], expected, strict=True):
+        np.testing.assert_allclose(got, want.numpy(), rtol=1e-5)
+    assert report["iterations"] == 3
 
 
-def assert_values_are(actual, expected):
-    for got, want in zip(actual, expected, strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-5)
+@each_case
+def test_replicas_gradients_are_summed(training, strategy, option):
+    for report in training(strategy, "replica", option):
+        assert_trained(report, OPTIONS[option])
 
 
-@each_option
-@each_strategy
-def test_replicas_gradients_are_summed(in_functions, strategy, option):
-    training = in_functions[strategy]["replica"][option]
-    assert_values_are(training["values"], train_without_strategy(OPTIONS[option]))
-    assert training["iterations"] == 3
+@each_case
+def test_slots_and_updates_are_the_same_outside_of_replicas(training, strategy, option):
+    """There slots are made before; in replicas, the first step makes them."""
+    inside, outside = (training(strategy, x, option) for x in CONTEXTS)
+    assert inside == outside
 
 
-@each_option
-@each_strategy
-def test_cross_replica_update_is_as_good_as_a_replicas(in_functions, strategy, option):
-    training = in_functions[strategy]
-    from_replicas, from_outside = training["replica"], training["cross_replica"]
-    assert from_outside[option] == from_replicas[option]
-
-
-@each_option
-@each_strategy
-def test_tensors_outside_of_replicas_are_the_whole_gradient(
-    in_functions, strategy, option
-):
-    training = in_functions[strategy]["whole"][option]
-    assert_values_are(training["values"], train_without_strategy(OPTIONS[option]))
-
-
-@each_option
-@each_strategy
-def test_slots_made_in_replicas_are_those_made_before(in_functions, strategy, option):
-    # Only if steps are made in replicas, the first of them makes the slots.
-    in_replicas, before = (
-        in_functions[strategy][context][option]["copies"]
-        for context in ("replica", "cross_replica")
-    )
-    assert in_replicas == before
+@pytest.mark.parametrize("option", OPTIONS)
+@in_one_process
+def test_tensors_outside_of_replicas_are_the_whole_gradient(training, strategy, option):
+    (report,) = training(strategy, "whole", option)
+    assert_trained(report, OPTIONS[option])
 
 
 @each_context
-@each_strategy
+@in_one_process
 def test_eager_updates_are_the_same(run_eagerly, strategy, context):
-    training = run_eagerly[strategy][context]["plain"]
-    assert_values_are(training["values"], train_without_strategy({}))
-    assert training["iterations"] == 3
+    assert_trained(run_eagerly[strategy][context]["plain"], {})
 
 
-@each_option
 @each_context
-def test_mirrored_variables_and_slots_stay_identical(in_functions, context, option):
-    copies = in_functions["mirrored"][context][option]["copies"]
+@each_case
+def test_variables_and_slots_stay_identical(training, strategy, context, option):
+    first, *others = training(strategy, context, option)
     # They are two variables, their slots, the number of steps, perhaps averages and a
     # rate.
-    assert len(copies) >= 11
-    for first, second in copies:
-        assert first == second
+    assert len(first["copies"]) >= 11
+    assert {len(x) for x in first["copies"]} == {2 if strategy == "mirrored" else 1}
+    assert all(x[0] == x[-1] for x in first["copies"])
+    assert all(other == first for other in others)
 
 
-@each_context
-def test_central_storage_has_one_copy(in_functions, context):
-    copies = in_functions["central_storage"][context]["plain"]["copies"]
-    assert {len(values) for values in copies} == {1}
+def test_v1_optimizer_sums_gradients_and_keeps_both_tasks_identical(tasks):
+    variables = replica_steps.train_alone(tfs.train.AdamAsyncOptimizer(0.25))
+    first, second = (task["v1"] for task in tasks)
+    for (value, *_), expected in zip(first, variables, strict=True):
+        np.testing.assert_allclose(value, expected.numpy(), rtol=1e-5)
+    assert first == second
+    assert [len(state) for state in first] == [5, 5]
 
 
-@each_strategy
+@in_one_process
 def test_fit_learns(in_functions, strategy):
     fit = in_functions[strategy]["fit"]
     assert fit["losses"][-1] < fit["losses"][0] / 2
     assert fit["iterations"] == 40
-
-
-def test_batch_normalization_works_beside_mirrored_variables(in_functions):
-    fit = in_functions["mirrored"]["fit"]
-    for first, second in fit["copies"]:
-        assert first == second
-    # They belong to the first layer; each replica has its own until they are read.
-    averages = [x for x in fit["moving_statistics"] if np.shape(x) == (12,)]
-    assert len(averages) == 2
-    for statistics, start in zip(averages, (0.0, 1.0), strict=True):
-        assert np.abs(np.subtract(statistics, start)).min() > 0
+    assert all(x[0] == x[-1] for x in fit["copies"])

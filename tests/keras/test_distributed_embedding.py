@@ -1,6 +1,5 @@
 """DistributedEmbedding in one process, beside a plain layer for each table."""
 
-import json
 import pathlib
 import subprocess
 import sys
@@ -79,62 +78,97 @@ def check_that_it_trains_as_a_layer_for_each_table(make_optimizer, stacking):
         np.testing.assert_allclose(distributed[name], table, atol=2e-5)
 
 
-@pytest.mark.parametrize("training", [False, True])
-def test_ids_of_all_kinds_and_their_weights(training):
+# What ids are in tables of fixed size and in those that grow, by a number below 10.
+FIXED = {"int32": np.int32, "int64": np.int64}
+GROWING = {
+    "growing_int32": lambda x: np.where(x < 8, x, x - 10).astype(np.int32),
+    "growing_int64": lambda x: np.where(x < 8, x, x - 10),
+    "growing_strings": lambda x: np.reshape([f"id {i}" for i in x.ravel()], x.shape),
+}
+
+
+def vectors_by_number(table, ids):
+    """The vectors of `ids` in what get_embedding_tables returns of a table."""
+    if not isinstance(table, tuple):
+        return table.astype(np.float64)
+    keys, values = table
+    own = tfs.keras.string_keys(ids).numpy() if ids.dtype.kind == "U" else ids
+    places = np.searchsorted(keys, own)
+    np.testing.assert_array_equal(keys[places], own)
+    return values[places].astype(np.float64)
+
+
+@pytest.mark.parametrize(
+    ("kind_of_ids", "training"),
+    [*((x, t) for x in FIXED for t in (False, True)), *((x, True) for x in GROWING)],
+)
+def test_ids_of_all_kinds_and_their_weights(kind_of_ids, training):
+    as_ids = {**FIXED, **GROWING}[kind_of_ids]
+    size = tfs.keras.Dynamic(100) if kind_of_ids in GROWING else 20
     tables = {
-        name: tfs.keras.TableConfig(name, 20, 4, combiner=combiner)
+        name: tfs.keras.TableConfig(name, size, 4, combiner=combiner)
         for name, combiner in (("s", "sum"), ("m", "mean"), ("q", "sqrtn"), ("n", None))
     }
-    kinds = {
-        "dense": tf.constant([[1, 2, 3], [4, 4, 0]]),
-        "ragged": tf.ragged.constant([[1, 2, 3, 4], []], dtype=tf.int64),
-        "sparse": tf.SparseTensor([[0, 5], [0, 9], [1, 2]], [3, 7, 7], [2, 10]),
-        "one": tf.constant([5, 6], tf.int64),
-    }
+
+    def ids_of(numbers):
+        return tf.constant(as_ids(np.array(numbers)))
+
     lists = {
-        "dense": [[1, 2, 3], [4, 4, 0]],
-        "ragged": [[1, 2, 3, 4], []],
+        "dense": [[9, 2, 3], [4, 4, 0]],
+        "ragged": [[1, 8, 3, 4], []],
         "sparse": [[3, 7], [7]],
         "one": [[5], [6]],
-    }
-    weights = {
-        "dense": tf.constant([[0.5, 1.0, 0.0], [2.0, 1.0, 1.0]]),
-        "ragged": tf.ragged.constant([[0.5, 1.0, 0.0, 3.0], []], ragged_rank=1),
-        "sparse": tf.SparseTensor([[0, 5], [0, 9], [1, 2]], [0.25, 4.0, 2.0], [2, 10]),
-        "one": tf.constant([3.0, 0.0]),
+        "all": [[*range(10)]],
     }
     flat = {
         "dense": [[0.5, 1.0, 0.0], [2.0, 1.0, 1.0]],
         "ragged": [[0.5, 1.0, 0.0, 3.0], []],
         "sparse": [[0.25, 4.0], [2.0]],
         "one": [[3.0], [0.0]],
+        "all": [[*range(10)]],
     }
-    names = [(table, kind) for table in tables for kind in kinds]
+
+    def inputs_of(lists, convert):
+        """The same as tensors of all kinds."""
+        first, second = lists["sparse"]
+        values = convert([*first, *second])
+        ragged = convert([*lists["ragged"][0]])
+        return {
+            "dense": convert(lists["dense"]),
+            "ragged": tf.RaggedTensor.from_row_splits(ragged, [0, 4, 4]),
+            "sparse": tf.SparseTensor([[0, 5], [0, 9], [1, 2]], values, [2, 10]),
+            "one": convert([x for (x,) in lists["one"]]),
+            "all": convert(lists["all"]),
+        }
+
+    kinds = inputs_of(lists, ids_of)
+    weights = inputs_of(flat, lambda x: tf.constant(x, tf.float32))
+    names = {f"{table}_{kind}": (table, kind) for table in tables for kind in kinds}
     layer = tfs.keras.DistributedEmbedding(
         {
-            f"{table}_{kind}": tfs.keras.FeatureConfig(f"{table}_{kind}", tables[table])
-            for table, kind in names
+            name: tfs.keras.FeatureConfig(name, tables[table])
+            for name, (table, _) in names.items()
         }
     )
-    inputs = {f"{table}_{kind}": kinds[kind] for table, kind in names}
+    inputs = {name: kinds[kind] for name, (_, kind) in names.items()}
     some = {
-        f"{table}_{kind}": None if table == "n" else weights[kind]
-        for table, kind in names
+        name: None if table == "n" else weights[kind]
+        for name, (table, kind) in names.items()
     }
     for of_ids in (None, some):
         arguments = {} if of_ids is None else {"weights": of_ids}
         vectors = layer(inputs, training=training, **arguments)
         values = {
-            k: v.astype(np.float64) for k, v in layer.get_embedding_tables().items()
+            name: vectors_by_number(table, as_ids(np.arange(10)))
+            for name, table in layer.get_embedding_tables().items()
         }
-        for table, kind in names:
-            actual = vectors[f"{table}_{kind}"]
+        for name, (table, kind) in names.items():
+            actual = vectors[name]
             if table == "n":
-                ids = inputs[f"{table}_{kind}"]
+                expected = values[table][[x for row in lists[kind] for x in row]]
                 if kind in ("ragged", "sparse"):
-                    ids = [id_ for row in lists[kind] for id_ in row]
                     actual = actual.values
-                expected = values[table][np.asarray(ids, np.int64)]
+                expected = expected.reshape(actual.shape)
             else:
                 feature = twin.Feature(
                     table,
@@ -755,31 +789,6 @@ def test_what_looks_at_the_whole_table_is_called_for_it():
         assert shapes == {(3000, 16)}
         for first_id, values in enumerate(parts):
             np.testing.assert_array_equal(values, whole[first_id::3])
-
-
-def test_numbers_of_numpy_are_taken_wherever_a_number_is(tmp_path):
-    whole, number, keras = np.int64, np.float32, tfs.keras
-    adam = keras.AdamAsync(number(0.1), clipnorm=number(1), weight_decay=number(0.5))
-    table = keras.TableConfig("t", whole(20), whole(4))
-    feature = keras.FeatureConfig("f", table, (whole(8), None), (whole(8), whole(4)))
-    for made in (
-        adam,
-        table,
-        keras.Embedding(whole(20), output_dim=whole(4), shards=whole(2)),
-        keras.DistributedEmbedding(feature),
-        keras.GradientAccumulation(adam, whole(2)),
-        keras.SyncReplicas(adam, whole(2), whole(3), lease_secs=number(9)),
-    ):
-        json.dumps(made.get_config())
-    task = tfs.distribute.TaskConfig({"worker": ["a:1"]}, "worker", whole(0))
-    assert task.to_json()
-    assert keras.Checkpoint(tmp_path, every_n_steps=whole(2), keep=whole(2))
-    model = tf.keras.Sequential(
-        [tf.keras.layers.Input((3,)), keras.Embedding(whole(20), whole(4))]
-    )
-    model.compile(keras.SyncReplicas(adam, whole(2)), "mse")
-    model.fit(np.zeros((8, 3)), np.zeros((8, 3, 4)), batch_size=whole(4), verbose=0)
-    model.save(tmp_path / "model.keras")
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ import logging
 import pickle
 
 import dynamic_models as models
-import embedding_twin as twin
 import keras_variants
 import numpy as np
 import pytest
@@ -115,94 +114,6 @@ def test_configuration_is_all_that_a_layer_is():
         assert config["tables"][0]["vocabulary_size"]["max_rows"] == 9
         one = tfs.keras.Embedding(size, 4, mask_zero=True)
         assert type(one).from_config(one.get_config()).input_dim == size
-
-
-@pytest.mark.parametrize("dtype", [tf.int32, tf.int64, tf.string])
-def test_ids_of_all_kinds_and_their_weights(dtype):
-    tables = {
-        name: tfs.keras.TableConfig(name, Dynamic(100), 4, combiner=combiner)
-        for name, combiner in (("s", "sum"), ("m", "mean"), ("q", "sqrtn"), ("n", None))
-    }
-
-    def ids_of(values):
-        values = np.asarray(values)
-        if dtype == tf.string:
-            return tf.constant([f"id {x}" for x in values.ravel()], shape=values.shape)
-        return tf.constant(values, dtype)
-
-    dense = [[-1, 2, 3], [4, 4, 0]]
-    kinds = {
-        "dense": ids_of(dense),
-        "ragged": tf.RaggedTensor.from_row_splits(ids_of([1, -2, 3, 4]), [0, 4, 4]),
-        "sparse": tf.SparseTensor([[0, 5], [0, 9], [1, 2]], ids_of([3, 7, 7]), [2, 10]),
-        "one": ids_of([5, 6]),
-    }
-    lists = {
-        "dense": dense,
-        "ragged": [[1, -2, 3, 4], []],
-        "sparse": [[3, 7], [7]],
-        "one": [[5], [6]],
-    }
-    weights = {
-        "dense": tf.constant([[0.5, 1.0, 0.0], [2.0, 1.0, 1.0]]),
-        "ragged": tf.ragged.constant([[0.5, 1.0, 0.0, 3.0], []], ragged_rank=1),
-        "sparse": tf.SparseTensor([[0, 5], [0, 9], [1, 2]], [0.25, 4.0, 2.0], [2, 10]),
-        "one": tf.constant([3.0, 0.0]),
-    }
-    flat = {
-        "dense": [[0.5, 1.0, 0.0], [2.0, 1.0, 1.0]],
-        "ragged": [[0.5, 1.0, 0.0, 3.0], []],
-        "sparse": [[0.25, 4.0], [2.0]],
-        "one": [[3.0], [0.0]],
-    }
-    names = [(table, kind) for table in tables for kind in kinds]
-    layer = tfs.keras.DistributedEmbedding(
-        {
-            f"{table}_{kind}": tfs.keras.FeatureConfig(f"{table}_{kind}", tables[table])
-            for table, kind in names
-        }
-    )
-    inputs = {f"{table}_{kind}": kinds[kind] for table, kind in names}
-    some = {
-        f"{table}_{kind}": None if table == "n" else weights[kind]
-        for table, kind in names
-    }
-    numbers = np.array([-2, -1, 0, 1, 2, 3, 4, 5, 6, 7])
-    by_number = np.zeros([len(tables), len(numbers), 4])
-    for of_ids in (None, some):
-        arguments = {} if of_ids is None else {"weights": of_ids}
-        vectors = layer(inputs, training=True, **arguments)
-        for number, (_, (keys, values)) in enumerate(
-            layer.get_embedding_tables().items()
-        ):
-            own = ids_of(numbers)
-            own = tfs.keras.string_keys(own) if dtype == tf.string else own
-            places = np.searchsorted(keys, own.numpy())
-            assert np.array_equal(keys[places], own.numpy())
-            by_number[number] = values[places]
-        values = {
-            # negative indices count from the end, as in lists
-            name: np.concatenate([x[2:], x[:2]])
-            for name, x in zip(layer.get_embedding_tables(), by_number, strict=True)
-        }
-        for table, kind in names:
-            actual = vectors[f"{table}_{kind}"]
-            if table == "n":
-                ids = lists[kind]
-                if kind in ("ragged", "sparse"):
-                    ids = [id_ for row in ids for id_ in row]
-                    actual = actual.values
-                ids = np.asarray(ids)[:, 0] if kind == "one" else np.asarray(ids)
-                expected = values[table][ids]
-            else:
-                feature = twin.Feature(
-                    table,
-                    lists[kind],
-                    tables[table].combiner,
-                    None if of_ids is None else flat[kind],
-                )
-                expected = twin.look_up(values, feature)
-            np.testing.assert_allclose(actual, expected, atol=1e-6)
 
 
 def test_only_training_makes_rows_and_others_are_zeros():

@@ -6,10 +6,9 @@ import keras_variants
 import numpy as np
 import pytest
 import tensorflow as tf
-from absl import logging
 
 import tf_syncrep as tfs
-from tf_syncrep.python.keras.fit import building, checks, loss_warning
+from tf_syncrep.python.keras.fit import api, building, checks, loss_warning
 from tf_syncrep.python.keras.fit.reading_order import differs_between_workers
 from tf_syncrep.python.keras.parts import optimizers_of
 
@@ -28,26 +27,17 @@ keras_3_only = pytest.mark.skipif(
 )
 
 
-@pytest.fixture
-def warnings(monkeypatch):
-    lines = []
-    monkeypatch.setattr(
-        logging, "warning", lambda text, *args: lines.append(text % args)
-    )
-    return lines
-
-
 @keras_3_only
-def test_only_large_stock_tables_are_warned_of(warnings, monkeypatch):
+def test_only_large_stock_tables_are_warned_of(caplog, monkeypatch):
     monkeypatch.setattr(checks, "LARGE_TABLE_BYTES", 1000)
     stock = tf.keras.layers.Embedding
     layers = [stock(50, 6, name="large"), stock(40, 6), tfs.keras.Embedding(50, 6)]
     inputs = tf.keras.Input((1,), dtype="int32")
     model = tf.keras.Model(inputs, [layer(inputs) for layer in layers])
     checks.warn_of_large_embeddings(model)
-    assert len(warnings) == 1
-    assert "layer large" in warnings[0]
-    assert "tfs.keras.Embedding" in warnings[0]
+    (warning,) = caplog.messages
+    assert "layer large" in warning
+    assert "tfs.keras.Embedding" in warning
 
 
 def test_second_sync_replicas_of_a_model_is_refused():
@@ -96,40 +86,44 @@ def test_members_of_a_multi_optimizer_are_found():
 
 
 def test_tensorboard_without_its_package_is_refused_before_training(monkeypatch):
+    """When the list of callbacks is made, and so before the first batch."""
     board = tf.keras.callbacks.TensorBoard()
     monkeypatch.setattr(tf.summary, "scalar", print, raising=False)
     checks.refuse_tensorboard_without_its_package([board])
     monkeypatch.delattr(tf.summary, "scalar")
     with pytest.raises(ImportError, match="pip install tensorboard"):
-        checks.refuse_tensorboard_without_its_package([board])
+        api._callback_list(keras_variants.small_model(), [board], 0, 1)
 
 
-def test_loss_that_is_no_number_is_told_once_in_a_training(warnings):
-    callback = loss_warning.LossWarning()
+def test_loss_that_is_no_number_is_told_once_in_a_training(caplog):
+    callbacks = api._callback_list(
+        keras_variants.small_model(), None, 0, 3, add_history=True
+    ).callbacks
+    (callback,) = (x for x in callbacks if isinstance(x, loss_warning.LossWarning))
     for epoch in range(2):
         callback.on_epoch_begin(epoch)
         for batch, loss in enumerate(
             [0.5, np.float32("nan"), np.inf][: 3 * epoch or 1]
         ):
             callback.on_train_batch_end(batch, {"loss": loss})
-    assert [line.partition(". ")[0] for line in warnings] == [
+    assert [line.partition(". ")[0] for line in caplog.messages] == [
         "fit: the loss is nan, seen first after step 2 of epoch 2"
     ]
     callback.on_train_batch_end(0, None)
 
 
-def test_constraints_of_several_workers_are_warned_of(warnings, monkeypatch):
+def test_constraints_of_several_workers_are_warned_of(caplog, monkeypatch):
     layer = tf.keras.layers.Dense(1, kernel_constraint="non_neg")
     model = tf.keras.Sequential([tf.keras.Input((3,)), layer])
     for workers, optimizer in ((1, "sgd"), (2, tfs.keras.SyncReplicas("sgd", 1))):
         monkeypatch.setattr(checks, "num_tasks", lambda _, number=workers: number)
         model.compile(optimizer)
         checks.warn_of_constraints(model)
-    assert not warnings
+    assert not caplog.messages
     model.compile("sgd")
     checks.warn_of_constraints(model)
-    assert len(warnings) == 1
-    assert "After each update of variable " in warnings[0]
+    (warning,) = caplog.messages
+    assert "After each update of variable " in warning
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -148,11 +142,11 @@ def test_several_workers_do_not_mix_the_states_of_a_layer(workers, monkeypatch):
             checks.refuse_what_cannot_be(model)
 
 
-def test_replicas_that_are_not_the_workers_are_warned_of(warnings):
+def test_replicas_that_are_not_the_workers_are_warned_of(caplog):
     checks.warn_of_replicas(4, 4)
-    assert not warnings
+    assert not caplog.messages
     checks.warn_of_replicas(5, 4)
-    assert "total_num_replicas=5, and the cluster has 4 workers" in warnings[0]
+    assert "total_num_replicas=5, and the cluster has 4 workers" in caplog.text
 
 
 @pytest.mark.parametrize("frequency", [0, -1, None, 0.5, "2"])

@@ -7,7 +7,6 @@ import fit_data
 import numpy as np
 import pytest
 import tensorflow as tf
-from absl import logging
 from traced_functions import traced_functions
 
 import tf_syncrep as tfs
@@ -44,13 +43,6 @@ def firsts(batches, size=1, first_step=0):
 EXPECTED = fit_data.X[:: fit_data.BATCH, 0].tolist()
 
 
-@pytest.fixture
-def warnings(monkeypatch):
-    lines = []
-    monkeypatch.setattr(logging, "warning", lambda *args: lines.append(args))
-    return lines
-
-
 def test_every_epoch_ends_for_the_data_and_is_read_once():
     data = Noting()
     batches = SentBatches(adapter_of(data), goes_on=False)
@@ -73,12 +65,12 @@ def test_epoch_that_is_left_has_ended_for_the_data():
     assert data.calls.count("end") == 1
 
 
-def test_epochs_of_given_steps_follow_one_another_and_are_cut_where_data_ends(warnings):
+def test_epochs_of_given_steps_follow_one_another_and_are_cut_where_data_ends(caplog):
     adapter = adapter_of(fit_data.dataset().prefetch(1), steps=3)
     batches = SentBatches(adapter, goes_on=True)
     assert firsts(batches, size=2) == [EXPECTED[:2], EXPECTED[2:3]]
     assert firsts(batches) == [EXPECTED[3:]]
-    assert [args for _, *args in warnings] == [["x", 1, 3]]
+    assert [record.args for record in caplog.records] == [("x", 1, 3)]
     assert firsts(batches, first_step=1) == [[x] for x in EXPECTED[1:3]]
 
 
@@ -90,13 +82,11 @@ def test_epoch_that_was_begun_goes_on_where_it_was():
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_a_shuffled_epoch_that_goes_on_says_that_its_order_is_another(
-    warnings, shuffle
-):
+def test_a_shuffled_epoch_that_goes_on_says_that_its_order_is_another(caplog, shuffle):
     adapter = adapter_of(fit_data.X, fit_data.Y, shuffle=shuffle, batch_size=1)
     firsts(SentBatches(adapter, goes_on=False), first_step=4)
-    told = [args for line, *args in warnings if "batches of another order" in line]
-    assert told == ([[4]] if shuffle else [])
+    told = [x.args for x in caplog.records if "batches of another order" in x.msg]
+    assert told == ([(4,)] if shuffle else [])
 
 
 def test_data_without_batches_is_refused():
@@ -168,7 +158,7 @@ def test_seeds_shuffle_arrays_as_in_keras(seed):
 
 @pytest.mark.parametrize("num_epochs", [2, None])
 def test_steps_that_are_counted_without_a_queues_end_are_said(
-    num_epochs, warnings, monkeypatch
+    num_epochs, caplog, monkeypatch
 ):
     queue = tfs.data.WorkQueue(3, num_epochs)
     monkeypatch.setattr(inputs, "num_tasks", lambda job: 2)
@@ -181,11 +171,10 @@ def test_steps_that_are_counted_without_a_queues_end_are_said(
         steps_per_epoch=7,
         chunk_size=1,
     )
-    said = [line % tuple(args) for line, *args in warnings]
     if num_epochs is None:
-        assert not said
+        assert not caplog.messages
     else:
-        (line,) = said
+        (line,) = caplog.messages
         assert (
             "steps_per_epoch=7 does not end where a WorkQueue of num_epochs=2" in line
         )

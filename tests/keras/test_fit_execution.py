@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from process_threads import resident
+from waiting import in_thread
 
 from tf_syncrep.python.keras.compat.tracing import scratch_graph
 from tf_syncrep.python.keras.fit.batches import WorkersBatches
@@ -76,12 +77,10 @@ def test_threads_that_prepare_data_draw_as_before_while_a_step_is_traced():
         seed = tf.keras.random.SeedGenerator(1).next().numpy().tolist()
         with tf.Graph().as_default():
             op = tf.random.uniform([], seed=7).op
-        drawn.append((seed, op.get_attr("seed2")))
+        return seed, op.get_attr("seed2")
 
     def draw_elsewhere():
-        thread = threading.Thread(target=draw)
-        thread.start()
-        thread.join()
+        drawn.append(in_thread(draw).result(60))
 
     class DrawingElsewhere:
         """A step during whose tracing another thread draws numbers."""

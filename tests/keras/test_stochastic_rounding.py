@@ -10,7 +10,6 @@ import tf_syncrep as tfs
 
 NUM_PARTS = "tf_syncrep.python.keras.embedding.distributed_embedding.num_parts"
 BFLOAT16 = tf.bfloat16.as_numpy_dtype
-DTYPES = [tf.bfloat16, tf.float16]
 
 
 @tf.keras.utils.register_keras_serializable("tests")
@@ -51,19 +50,6 @@ def count_of(optimizer, variable):
     count = optimizer.slots(variable)["rounding_count"]
     (value,) = keras_variants.native(count).numpy()
     return value
-
-
-@each_optimizer
-@pytest.mark.parametrize("given", [True, np.bool_(True), False])
-def test_config_holds_the_argument(name, given):
-    make, rate = OPTIMIZERS[name]
-    optimizer = make(rate, stochastic_rounding=given)
-    config = optimizer.get_config()
-    assert config["stochastic_rounding"] is bool(given)
-    assert type(optimizer).from_config(dict(config)).get_config() == config
-    again = tf.keras.optimizers.deserialize(tf.keras.optimizers.serialize(optimizer))
-    assert again.stochastic_rounding is bool(given)
-    assert make(rate).get_config()["stochastic_rounding"] is False
 
 
 @each_optimizer
@@ -124,16 +110,6 @@ def test_small_steps_train_as_in_float32_and_are_lost_when_rounded_to_nearest(
     assert count_of(optimizer, variable) == -200
 
 
-@thinned("name, kind, dtype", OPTIMIZERS, KINDS, DTYPES)
-def test_the_same_training_has_the_same_bits(name, kind, dtype):
-    make, rate = OPTIMIZERS[name]
-    results = [
-        train(make, dtype, kind, 20, learning_rate=rate, stochastic_rounding=True)[0]
-        for _ in range(2)
-    ]
-    np.testing.assert_array_equal(*results)
-
-
 @pytest.mark.parametrize("name", ["mine", "adam_async", "rowwise_adagrad"])
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_equal_rows_and_variables_of_one_shape(name, jit_compile):
@@ -157,16 +133,6 @@ def test_equal_rows_and_variables_of_one_shape(name, jit_compile):
         assert len(np.unique(value[0])) == 2
     assert (one[0] != other[0]).any()
     assert (one[0] != one[2]).any()
-
-
-def test_weights_are_half_as_large_and_slots_are_float32():
-    variable = tf.Variable(tf.ones([4, 2], tf.bfloat16))
-    optimizer = tfs.keras.AdamAsync(0.1, stochastic_rounding=True)
-    optimizer.build([variable])
-    slots = {k: keras_variants.native(v) for k, v in optimizer.slots(variable).items()}
-    assert slots["m"].dtype == slots["v"].dtype == tf.float32
-    assert slots["rounding_count"].dtype == tf.int64
-    assert slots["rounding_count"].shape == [1]
 
 
 SIZES = {"words": 11, "letters": 5}

@@ -11,18 +11,12 @@ import sys
 import numpy as np
 import programs
 import tensorflow as tf
+from process_threads import resident
 from table_parts import TablePart
 
 from tf_syncrep.python.ops import table_ops
 
 WIDTH = 16
-
-
-def resident():
-    """Bytes of this process that are in memory."""
-    status = pathlib.Path("/proc/self/status").read_text()
-    (line,) = (x for x in status.splitlines() if x.startswith("VmRSS:"))
-    return int(line.split()[1]) * 1024
 
 
 def main(rows, used, min_count=1, folder=None):

@@ -6,13 +6,12 @@ import mmap
 import os
 import signal
 import sys
-import threading
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from process_threads import asleep_in_handler
-from waiting import until
+from waiting import in_thread, until
 
 from tf_syncrep.python.ops import checkpoint_ops
 
@@ -35,7 +34,6 @@ def test_lookups_are_let_in_while_rows_are_read_for_a_checkpoint(tmp_path):
 
     address = _address_of(variable)
     writer = checkpoint_ops.checkpoint_writer(shared_name="", counted=True)
-    found = []
     with _hanging_where_it_reads(address + variable.dtype.size * ROWS * WIDTH // 2):
         checkpoint_ops.checkpoint_begin(
             *(writer, str(tmp_path / "ckpt"), "", "", [[variable.handle]]),
@@ -46,13 +44,8 @@ def test_lookups_are_let_in_while_rows_are_read_for_a_checkpoint(tmp_path):
         until(
             lambda: "tfs_checkpoint" in dict(asleep_in_handler(signal.SIGSEGV)).values()
         )
-        thread = threading.Thread(target=lambda: found.append(lookup()))
-        thread.start()
-        thread.join(DEADLINE_SECS)
-        is_let_in = not thread.is_alive()
-    thread.join()
-    assert is_let_in
-    np.testing.assert_array_equal(found, np.full([1, 1, WIDTH], 2))
+        found = in_thread(lookup).result(DEADLINE_SECS)
+    np.testing.assert_array_equal(found, np.full([1, WIDTH], 2))
     until(lambda: checkpoint_ops.checkpoint_progress(writer)[0])
     reader = tf.train.load_checkpoint(str(tmp_path / "ckpt"))
     np.testing.assert_array_equal(reader.get_tensor("table"), variable)

@@ -5,7 +5,6 @@ import ctypes
 import itertools
 import os
 import signal
-import threading
 import time
 
 import numpy as np
@@ -13,7 +12,7 @@ import process_threads
 import pytest
 import tensorflow as tf
 from process_threads import asleep_in_handler, threads_named
-from waiting import until
+from waiting import in_thread, until
 
 import tf_syncrep as tfs
 from tf_syncrep.python.ops import checkpoint_ops
@@ -570,15 +569,13 @@ def test_reference_variables_are_written_as_they_were_and_restored(tmp_path):
         with pytest.raises(tf.errors.FailedPreconditionError, match="was begun"):
             session.run(write)
         session.run(begin)
-        writing = threading.Thread(target=session.run, args=[write])
-        writing.start()
+        writing = in_thread(session.run, write)
         session.run(overwrite)
         progress = checkpoint_ops.checkpoint_progress(writer)
         until(lambda: session.run(progress).done)
         answer = session.run(progress)
         assert (answer.code, answer.kept_bytes > 0) == (0, True)
-        writing.join(60)
-        assert not writing.is_alive()
+        writing.result(60)
         reader = tf.train.load_checkpoint(prefix)
         np.testing.assert_array_equal(reader.get_tensor("t"), rows)
         np.testing.assert_array_equal(reader.get_tensor("o"), -rows)
@@ -634,16 +631,12 @@ def test_memory_of_kept_rows_is_within_its_bound(tmp_path):
     table.begin(tmp_path / "ckpt", max_kept_bytes=bound, speed=1e6)
     before = process_threads.resident()
     (part,) = table.parts
-    keeping = threading.Thread(
-        target=checkpoint_ops.checkpoint_keep, args=[part[0].handle]
-    )
-    keeping.start()
+    keeping = in_thread(checkpoint_ops.checkpoint_keep, part[0].handle)
     progress = checkpoint_ops.checkpoint_progress
     until(lambda: progress(table.writer).kept_bytes >= int(0.9 * bound))
     most = process_threads.resident()
     checkpoint_ops.checkpoint_cancel(table.writer)
-    keeping.join(60)
-    assert not keeping.is_alive()
+    keeping.result(60)
     assert most - before < 1.1 * bound + (8 << 20)  # including a chunk of the writer
 
 
@@ -752,17 +745,7 @@ def test_closing_a_session_ends_the_writing_before_its_variables_go(tmp_path):
         session = tf.compat.v1.Session()
         session.run(tf.compat.v1.global_variables_initializer())
         session.run(begin)
-        ended = []
-
-        def run():
-            try:
-                session.run(write)
-            except tf.errors.CancelledError as error:
-                ended.append(error)
-
-        writing = threading.Thread(target=run)
-        writing.start()
+        writing = in_thread(session.run, write)
         until(lambda: session.run(progress).bytes)
         session.close()
-        writing.join(60)
-        assert len(ended) == 1
+        assert isinstance(writing.exception(60), tf.errors.CancelledError)

@@ -1,8 +1,7 @@
-"""The ops that update a variable by a rule: each rule against its float64 twin."""
+"""The ops that update a variable by a rule or by AdamAsync, against float64 twins."""
 
 import itertools
 import re
-import threading
 
 import numpy as np
 import pytest
@@ -10,113 +9,42 @@ import rule_reference
 import tensorflow as tf
 from combinations import thinned
 from rule_numbers import NUMBERS
+from rule_steps import (
+    CASES,
+    DTYPES,
+    MODES,
+    State,
+    assert_same_bits,
+    random_array,
+    state_of,
+)
+from waiting import in_thread
 
 import tf_syncrep as tfs
 from tf_syncrep.python.ops import rule_ops
 
-DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
-TOLERANCE = {tf.float16: 2e-3, tf.bfloat16: 1.6e-2, tf.float32: 5e-6, tf.float64: 1e-12}
+pytestmark = pytest.mark.usefixtures("device")
+
 ROWS = 1000
 INDICES = np.array([3, 999, 3, 0, 17, 500])
 
-each_rule = pytest.mark.parametrize("rule", NUMBERS)
-MODES = ["eager", "function", "session", "reference"]
+each_case = pytest.mark.parametrize("case", CASES)
 each_mode = pytest.mark.parametrize("mode", MODES)
 each_kind = pytest.mark.parametrize("kind", ["dense", "sparse"])
+each_variable = pytest.mark.parametrize(
+    "use_resource", [True, False], ids=["resource", "ref"]
+)
 
 
-def random_array(seed, shape, dtype):
-    """Numbers around zero, none of them so small that tolerances fail."""
-    random = np.random.default_rng(seed)
-    signs = random.choice([-1.0, 1.0], size=shape)
-    numbers = np.asarray(signs * random.uniform(0.25, 2.0, size=shape))
-    return numbers.astype(dtype.as_numpy_dtype)
-
-
-def ones(kind):
+def ones(kind, dtype=tf.float32):
     """A gradient of a variable of shape [6, 4], and its indices if it is sparse."""
     if kind == "sparse":
-        return tf.ones([2, 4]), np.array([0, 1])
-    return tf.ones([6, 4]), None
+        return tf.ones([2, 4], dtype), np.array([0, 1])
+    return tf.ones([6, 4], dtype), None
 
 
-class State:
-    """Values of a variable and its slots, and the steps that begin with them."""
-
-    def __init__(self, rule, shape, dtype=tf.float32, seed=1):
-        self.rule, self.numbers = rule, NUMBERS[rule]
-        self.slot_dtype = tf.float64 if dtype == tf.float64 else tf.float32
-        self.var = random_array(seed, shape, dtype)
-        slot_shape = rule_reference.slot_shape(rule, shape)
-        self.slots = {
-            name: np.abs(random_array(seed + 1 + i, slot_shape, self.slot_dtype))
-            for i, name in enumerate(rule_ops.RULES[rule].slots)
-        }
-
-    def make(self, use_resource=True):
-        """Variables with these values: the variable, and its slots by name."""
-
-        def variable(value):
-            return tf.compat.v1.Variable(tf.constant(value), use_resource=use_resource)
-
-        return variable(self.var), {k: variable(v) for k, v in self.slots.items()}
-
-    def apply(self, var, slots, grad, indices=None, **options):
-        ops = tfs.ops
-        if hasattr(var, "handle"):
-            dense, sparse = ops.resource_apply_rule, ops.resource_sparse_apply_rule
-        else:
-            dense, sparse = ops.apply_rule, ops.sparse_apply_rule
-        operands = (self.rule, var, slots, self.numbers, grad)
-        if indices is None:
-            return dense(*operands)
-        return sparse(*operands, indices, **options)
-
-    def step(self, grad, indices=None, mode="eager"):
-        """The values of the variable and its slots after a step."""
-        if mode in ("session", "reference"):
-            with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-                var, slots = self.make(use_resource=mode == "session")
-                op = self.apply(var, slots, tf.constant(grad), indices)
-                session.run(tf.compat.v1.global_variables_initializer())
-                session.run(op)
-                return session.run((var, slots))
-        var, slots = self.make()
-        if mode == "function":
-
-            @tf.function
-            def run():
-                self.apply(var, slots, tf.constant(grad), indices)
-
-            run()
-        else:
-            self.apply(var, slots, tf.constant(grad), indices)
-        return var.numpy(), {k: v.numpy() for k, v in slots.items()}
-
-    def check(self, after, grad, indices=None, tolerance=None):
-        """Compares the result of a step with the twin."""
-        var, slots = rule_reference.apply(
-            self.rule, self.var, self.slots, self.numbers, grad, indices
-        )
-        pairs = [(after[0], var), *((after[1][k], slots[k]) for k in slots)]
-        for got, want in pairs:
-            error = tolerance or TOLERANCE[tf.as_dtype(got.dtype)]
-            np.testing.assert_allclose(
-                got.astype(np.float64), want, rtol=error, atol=error
-            )
-        assert pairs[0][0].dtype == self.var.dtype
-
-    def expect_error(self, message, grad, indices=None, error=None, change=None):
-        """A step fails with this message, and writes nothing."""
-        var, slots = self.make()
-        if change is not None:
-            change(slots)
-        before = [x.numpy() for x in (var, *slots.values())]
-        kind = error or tf.errors.InvalidArgumentError
-        with pytest.raises(kind, match=re.escape(message)):
-            self.apply(var, slots, grad, indices)
-        for x, value in zip((var, *slots.values()), before, strict=True):
-            np.testing.assert_array_equal(x.numpy(), value)
+def values(variables):
+    return {name: x.numpy() for name, x in variables.items()}
 
 
 def test_every_rule_is_tested():
@@ -125,61 +53,60 @@ def test_every_rule_is_tested():
         assert tuple(numbers) == rule_ops.RULES[rule].numbers
 
 
-@thinned("rule, how", NUMBERS, itertools.product(MODES, DTYPES))
-def test_dense_step_agrees_with_the_twin(rule, how):
+@thinned("case, how", CASES, itertools.product(MODES, DTYPES))
+def test_dense_step_agrees_with_the_twin(case, how):
     mode, dtype = how
-    state = State(rule, (6, 5), dtype)
+    state = state_of(case, (6, 5), dtype)
     grad = random_array(10, (6, 5), dtype)
     state.check(state.step(grad, mode=mode), grad)
 
 
-@each_rule
-@pytest.mark.parametrize("shape", [(), (7,), (1, 4), (3, 2, 5), (0, 3), (4, 0)])
-def test_dense_variables_of_any_shape_are_updated(shape, rule):
-    state = State(rule, shape)
+@each_case
+@pytest.mark.parametrize(
+    "shape", [(), (7,), (1, 4), (65,), (3, 2, 5), (321, 1013), (0, 3), (4, 0)]
+)
+def test_dense_variables_of_any_shape_are_updated(shape, case):
+    state = state_of(case, shape)
     grad = random_array(11, shape, tf.float32)
-    state.check(state.step(grad), grad)
+    state.check(state.step(grad), grad, tolerance=2e-5)
 
 
-@thinned("rule, how", NUMBERS, itertools.product(MODES, DTYPES, (np.int32, np.int64)))
-def test_sparse_step_agrees_with_the_twin(rule, how):
+@thinned("case, how", CASES, itertools.product(MODES, DTYPES, (np.int32, np.int64)))
+def test_sparse_step_agrees_with_the_twin(case, how):
     mode, dtype, index_dtype = how
-    state = State(rule, (6, 5), dtype)
+    state = state_of(case, (6, 5), dtype)
     indices = np.array([4, 1, 4, 0, 4, 1], index_dtype)
     grad = np.abs(random_array(12, (6, 5), dtype))
     after = state.step(grad, indices, mode)
     state.check(after, grad, indices)
-    for now, before in [
-        (after[0], state.var),
-        *((after[1][k], state.slots[k]) for k in state.slots),
-    ]:
-        np.testing.assert_array_equal(now[[2, 3, 5]], before[[2, 3, 5]])
+    for name, value in after.items():
+        if value.shape[:1] == (6,):
+            np.testing.assert_array_equal(
+                value[[2, 3, 5]], state.values[name][[2, 3, 5]]
+            )
 
 
-@each_rule
-@pytest.mark.parametrize("row_shape", [(), (1,), (17,), (65,), (1100,), (3, 5)])
-def test_rows_of_any_shape_are_updated_as_wholes(row_shape, rule):
-    state = State(rule, (9, *row_shape))
+@each_case
+@pytest.mark.parametrize("row_shape", [(), (0,), (1,), (17,), (65,), (1100,), (3, 5)])
+def test_rows_of_any_shape_are_updated_as_wholes(row_shape, case):
+    state = state_of(case, (9, *row_shape))
     indices = np.array([8, 0, 3, 3, 8])
     grad = np.abs(random_array(13, (5, *row_shape), tf.float32))
     state.check(state.step(grad, indices), grad, indices, tolerance=2e-5)
 
 
-@each_rule
-def test_any_power_of_the_learning_rate_agrees_with_the_twin(rule):
-    if rule != "ftrl":
-        pytest.skip("a number of ftrl")
-    for power in (-0.25, 0.0):
-        state = State(rule, (6, 5))
-        state.numbers = {**state.numbers, "lr_power": power}
-        grad = random_array(14, (6, 5), tf.float32)
-        state.check(state.step(grad), grad, tolerance=2e-5)
+@pytest.mark.parametrize("power", [-0.25, 0.0])
+def test_any_power_of_the_learning_rate_agrees_with_the_twin(power):
+    state = State("ftrl", (6, 5))
+    state.numbers = {**state.numbers, "lr_power": power}
+    grad = random_array(14, (6, 5), tf.float32)
+    state.check(state.step(grad), grad, tolerance=2e-5)
 
 
-@each_rule
-def test_many_rows_get_the_same_bits_on_any_number_of_threads(rule):
+@each_case
+def test_many_rows_get_the_same_bits_on_any_number_of_threads(case):
     """A session with several threads, and one with a single thread."""
-    state = State(rule, (3000, 9))
+    state = state_of(case, (3000, 9))
     indices = (np.random.default_rng(15).zipf(1.3, size=5000) - 1) % 3000
     grad = np.abs(random_array(16, (5000, 9), tf.float32)) / 16
     results = []
@@ -187,65 +114,135 @@ def test_many_rows_get_the_same_bits_on_any_number_of_threads(rule):
         config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=threads)
         graph = tf.Graph()
         with graph.as_default(), tf.compat.v1.Session(config=config) as session:
-            var, slots = state.make()
-            op = state.apply(var, slots, tf.constant(grad), indices)
+            variables = state.make()
+            op = state.apply(variables, tf.constant(grad), indices)
             session.run(tf.compat.v1.global_variables_initializer())
             session.run(op)
-            results.append(session.run([var, *slots.values()]))
-    for one, four in zip(*results, strict=True):
-        assert one.tobytes() == four.tobytes()
-    after = results[0][0], dict(zip(state.slots, results[0][1:], strict=True))
-    state.check(after, grad, indices, tolerance=1e-3)
+            results.append(session.run(variables))
+    assert_same_bits(*results)
+    state.check(results[0], grad, indices, tolerance=1e-3)
 
 
-@each_rule
+@thinned("case, dtype", CASES, DTYPES)
+def test_the_order_of_different_rows_changes_no_bit(case, dtype):
+    """The occurrences of each row must stay in their order."""
+    state = state_of(case, (500, 7), dtype)
+    indices = (np.random.default_rng(20).zipf(1.3, size=2000) - 1) % 500
+    grad = random_array(21, (2000, 7), dtype)
+    ascending = np.argsort(indices, kind="stable")
+    assert_same_bits(
+        state.step(grad[ascending], indices[ascending]), state.step(grad, indices)
+    )
+
+
+@each_case
 @each_mode
-def test_no_indices_change_nothing(mode, rule):
-    state = State(rule, (5, 3))
-    var, slots = state.step(np.zeros([0, 3], np.float32), np.zeros([0], np.int64), mode)
-    np.testing.assert_array_equal(var, state.var)
-    for name, slot in slots.items():
-        np.testing.assert_array_equal(slot, state.slots[name])
+@pytest.mark.parametrize("rows", [0, 5])
+def test_no_indices_change_nothing(rows, mode, case):
+    state = state_of(case, (rows, 3))
+    grad, indices = np.zeros([0, 3], np.float32), np.zeros([0], np.int64)
+    state.is_unchanged(state.step(grad, indices, mode))
 
 
-@each_rule
-@each_kind
-def test_what_was_read_before_does_not_change_under_its_reader(kind, rule):
-    state = State(rule, (ROWS, 4))
-    var, slots = state.make()
-    indices = INDICES if kind == "sparse" else None
-    grad = tf.ones([len(INDICES) if kind == "sparse" else ROWS, 4])
-    state.apply(var, slots, grad, indices)
-    held = [x.read_value() for x in (var, *slots.values())]
-    copies = [x.numpy().copy() for x in held]
-    state.apply(var, slots, grad, indices)
-    for tensor, copy in zip(held, copies, strict=True):
+@each_case
+@pytest.mark.parametrize("first", ["dense", "sparse"])
+@pytest.mark.parametrize("second", ["dense", "sparse", "locking"])
+def test_what_was_read_before_does_not_change_under_its_reader(second, first, case):
+    """This also holds if the update before was of the other kind."""
+    state = state_of(case, (ROWS, 4))
+    variables = state.make()
+
+    def update(kind):
+        if kind == "dense":
+            return state.apply(variables, tf.ones([ROWS, 4]))
+        options = {"use_locking": True} if kind == "locking" else {}
+        grad = tf.ones([len(INDICES), 4])
+        return state.apply(variables, grad, INDICES, **options)
+
+    update(first)
+    held = [x.read_value() for x in variables.values()]
+    views = [x.numpy() for x in variables.values()]
+    copies = [x.copy() for x in views]
+    update(second)
+    for tensor, view, copy in zip(held, views, copies, strict=True):
         np.testing.assert_array_equal(tensor.numpy(), copy)
-    assert (var.numpy() != copies[0]).any()
+        np.testing.assert_array_equal(view, copy)
+    assert (variables["var"].numpy() != copies[0]).any()
 
 
-@each_rule
+@each_case
+@each_kind
+def test_assigning_and_updating_take_turns(kind, case):
+    """assign, assign_add and scatter_sub work on a variable that ops have updated."""
+    state = state_of(case, (6, 4))
+    variables = state.make()
+    for _ in range(2):
+        state.apply(variables, *ones(kind))
+        for name, value in state.values.items():
+            variables[name].assign(value)
+        variables["var"].assign_add(tf.ones([6, 4]))
+        variables["var"].scatter_sub(tf.IndexedSlices(tf.ones([1, 4]), [2]))
+    state.values["var"] = state.values["var"] + 1
+    state.values["var"][2] -= 1
+    state.apply(variables, *ones(kind))
+    state.check(values(variables), *ones(kind))
+
+
+def allocated_bytes(session, op):
+    """Runs the op; returns the bytes of all tensors that it allocated."""
+    metadata = tf.compat.v1.RunMetadata()
+    trace = tf.compat.v1.RunOptions(
+        trace_level=tf.compat.v1.RunOptions.FULL_TRACE  # type: ignore
+    )
+    session.run(op, options=trace, run_metadata=metadata)
+    nodes = [
+        node
+        for device in metadata.step_stats.dev_stats
+        for node in device.node_stats
+        if node.node_name == op.name
+    ]
+    assert nodes
+    return sum(memory.total_bytes for node in nodes for memory in node.memory)
+
+
+@each_case
+@pytest.mark.parametrize("kind", ["dense", "sparse", "locking"])
+def test_a_step_copies_tables_only_from_under_their_readers(kind, case):
+    state = state_of(case, (ROWS, 16))
+    indices = None if kind == "dense" else np.arange(0, ROWS, 100)
+    grad = np.ones([ROWS if indices is None else len(indices), 16], np.float32)
+    options = {"use_locking": True} if kind == "locking" else {}
+    tables = [x.nbytes for x in state.values.values() if x.ndim]
+    graph = tf.Graph()
+    with graph.as_default(), tf.device("CPU:0"), tf.compat.v1.Session() as session:
+        op = state.apply(state.make(), grad, indices, **options)
+        session.run(tf.compat.v1.global_variables_initializer())
+        # The variables still share the buffers of the constants with which they began.
+        assert allocated_bytes(session, op) >= sum(tables)
+        for _ in range(2):
+            assert allocated_bytes(session, op) <= tables[0] / 10
+
+
+@pytest.mark.parametrize("rule", NUMBERS)
 def test_no_update_of_concurrent_callers_is_lost(rule):
-    """All gradients are equal, so that the order of the updates does not matter."""
+    """All gradients are equal, so that the order of the updates does not matter.
+
+    test_adam_async_concurrency.py has AdamAsync, whose powers make it matter.
+    """
     state = State(rule, (3, 40))
-    indices, grad = np.array([2, 0, 2, 1]), np.full([4, 40], 0.25, np.float32)
+    gradient = np.full([4, 40], 0.25, np.float32), np.array([2, 0, 2, 1])
     expected = state.make()
     for _ in range(60):
-        state.apply(*expected, grad, indices)
-    var, slots = state.make()
+        state.apply(expected, *gradient)
+    variables = state.make()
 
     def work():
         for _ in range(20):
-            state.apply(var, slots, grad, indices)
+            state.apply(variables, *gradient)
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    np.testing.assert_array_equal(var.numpy(), expected[0].numpy())
-    for name, slot in slots.items():
-        np.testing.assert_array_equal(slot.numpy(), expected[1][name].numpy())
+    for caller in [in_thread(work) for _ in range(3)]:
+        caller.result(60)
+    assert_same_bits(values(variables), values(expected))
 
 
 @each_kind
@@ -258,12 +255,12 @@ def test_ftrl_makes_zero_of_what_had_no_gradient_that_can_be_squared(power, kind
         slot[:] = 0
     # The square of the first number is zero in float32, and in the twin it is not.
     grad = np.array([[1e-30], [0.0], [-2.0]], np.float32) * np.ones([3, 20], np.float32)
-    var, slots = state.step(grad, np.arange(3) if kind == "sparse" else None)
-    np.testing.assert_array_equal(var[:2], 0)
-    np.testing.assert_array_equal(slots["accumulator"][:2], 0)
-    assert (np.isfinite(var[2]) & (var[2] != 0)).all()
+    after = state.step(grad, np.arange(3) if kind == "sparse" else None)
+    np.testing.assert_array_equal(after["var"][:2], 0)
+    np.testing.assert_array_equal(after["accumulator"][:2], 0)
+    assert (np.isfinite(after["var"][2]) & (after["var"][2] != 0)).all()
     twin, _ = rule_reference.apply(
-        "ftrl", state.var, state.slots, state.numbers, np.zeros([3, 20])
+        "ftrl", state.values["var"], state.slots, state.numbers, np.zeros([3, 20])
     )
     np.testing.assert_array_equal(twin, 0)
 
@@ -277,71 +274,97 @@ def test_adagrad_leaves_what_had_no_gradient_that_can_be_squared(rule, kind):
         slot[:] = 0
     grad = np.array([[1e-30], [0.0], [-2.0]], np.float32) * np.ones([3, 20], np.float32)
     indices = np.arange(3) if kind == "sparse" else None
-    var, slots = state.step(grad, indices)
-    np.testing.assert_array_equal(var[:2], state.var[:2])
-    np.testing.assert_array_equal(slots["accumulator"][:2], 0)
+    after = state.step(grad, indices)
+    np.testing.assert_array_equal(after["var"][:2], state.values["var"][:2])
+    np.testing.assert_array_equal(after["accumulator"][:2], 0)
     grad[0] = 0  # Its square is not zero in the twin.
-    state.check((var, slots), grad, indices)
+    state.check(after, grad, indices)
 
 
-@each_rule
-@pytest.mark.parametrize("use_resource", [True, False], ids=["resource", "ref"])
-def test_a_step_with_use_locking_has_the_same_bits(use_resource, rule):
-    state = State(rule, (ROWS, 4))
+@each_case
+@each_variable
+def test_a_step_with_use_locking_has_the_same_bits(use_resource, case):
+    state = state_of(case, (ROWS, 4))
     grad, results = random_array(17, (len(INDICES), 4), tf.float32), []
     for use_locking in (False, True):
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-            var, slots = state.make(use_resource)
+            variables = state.make(use_resource)
             op = state.apply(
-                var, slots, tf.constant(grad), INDICES, use_locking=use_locking
+                variables, tf.constant(grad), INDICES, use_locking=use_locking
             )
             session.run(tf.compat.v1.global_variables_initializer())
-            before = session.run(var)
+            before = session.run(variables)
             session.run(op)
-            results.append(session.run([var, *slots.values()]))
+            results.append(session.run(variables))
             # What was read before has not changed with the variable.
-            np.testing.assert_array_equal(before, state.var)
-    for one, other in zip(*results, strict=True):
-        assert one.tobytes() == other.tobytes()
+            state.is_unchanged(before)
+    assert_same_bits(*results)
 
 
-@each_rule
-@pytest.mark.parametrize("bad", [ROWS, -1, 2**40])
-def test_an_index_out_of_range_leaves_everything_as_it_was(bad, rule):
-    indices = INDICES.copy()
-    indices[3] = bad
-    State(rule, (ROWS, 4)).expect_error(
-        f"indices[3] = {bad} is out of range: it must be in [0, 1000), the rows of var",
-        tf.ones([len(indices), 4]),
-        indices,
+@each_case
+@pytest.mark.parametrize("use_locking", [False, True], ids=["rows", "locking"])
+@pytest.mark.parametrize(
+    ("place", "bad", "index_dtype"),
+    [
+        (0, ROWS, np.int32),
+        (3, -1, np.int64),
+        (5, -(2**31), np.int32),
+        (3, 2**32, np.int64),  # which is not truncated
+    ],
+)
+def test_an_index_out_of_range_leaves_everything_as_it_was(
+    place, bad, index_dtype, use_locking, case
+):
+    indices = INDICES.astype(index_dtype)
+    indices[place] = bad
+    state_of(case, (ROWS, 4)).expect_error(
+        f"indices[{place}] = {bad} is out of range: it must be in [0, 1000), "
+        "the rows of var",
+        *(tf.ones([len(indices), 4]), indices),
+        use_locking=use_locking,
     )
 
 
-@each_rule
+@each_case
+def test_the_first_index_that_is_no_row_is_named(case):
+    rows = np.arange(100_000) % ROWS
+    rows[[70_001, 99_998]] = [-5, 2**40]
+    message = "indices[70001] = -5 is out of range: it must be in [0, 1000)"
+    state_of(case, (ROWS, 4)).expect_error(message, tf.ones([100_000, 4]), rows)
+    message = "indices[0] = 0 is out of range: it must be in [0, 0), the rows of var"
+    state_of(case, (0, 4)).expect_error(message, tf.ones([1, 4]), np.array([0]))
+
+
+def slots_like_var(state):
+    """The slots whose shape follows from that of the variable."""
+    return [name for name, x in state.slots.items() if x.ndim]
+
+
+@each_case
 @each_kind
-def test_a_slot_must_have_the_shape_that_the_variable_calls_for(kind, rule):
-    state = State(rule, (6, 4))
-    if not state.slots:
-        pytest.skip("has no slots")
-    name = next(iter(state.slots))
+def test_a_slot_must_have_the_shape_that_the_variable_calls_for(kind, case):
+    state = state_of(case, (6, 4))
+    for name in slots_like_var(state):
 
-    def shorten(slots):
-        slots[name] = tf.Variable(slots[name][:5])
+        def shorten(variables, name=name):
+            variables[name] = tf.Variable(variables[name][:5])
 
-    message = f"{name} must have the shape of var, [6,4], but has shape [5,4]"
-    if rule_ops.RULES[rule].is_rowwise:
-        wanted = "must have shape [6,1] for a var of shape [6,4]"
-        message = f"{name} {wanted}, but has shape [5,1]"
-    state.expect_error(message, *ones(kind), change=shorten)
+        message = f"{name} must have the shape of var, [6,4], but has shape [5,4]"
+        if case == "rowwise_adagrad":
+            wanted = "must have shape [6,1] for a var of shape [6,4]"
+            message = f"{name} {wanted}, but has shape [5,1]"
+        state.expect_error(message, *ones(kind), change=shorten)
 
 
-@each_rule
+@each_case
 @each_kind
-def test_every_number_must_be_a_scalar(kind, rule):
-    for name in NUMBERS[rule]:
-        state = State(rule, (6, 4))
-        state.numbers = {**state.numbers, name: [0.5, 0.5]}
-        message = f"{name} must be a scalar, but has shape [2]"
+@pytest.mark.parametrize(("value", "shape"), [([0.5], "[1]"), ([[0.5, 0.5]], "[1,2]")])
+def test_every_number_must_be_a_scalar(value, shape, kind, case):
+    state = state_of(case, (6, 4))
+    numbers = state.numbers
+    for name in numbers:
+        state.numbers = {**numbers, name: value}
+        message = f"{name} must be a scalar, but has shape {shape}"
         state.expect_error(message, *ones(kind))
 
 
@@ -349,10 +372,7 @@ def test_every_number_must_be_a_scalar(kind, rule):
 def test_ftrl_with_a_learning_rate_of_zero_changes_nothing(kind):
     state = State("ftrl", (6, 4))
     state.numbers = {**state.numbers, "lr": 0.0}
-    var, slots = state.step(*ones(kind))
-    np.testing.assert_array_equal(var, state.var)
-    for name, slot in slots.items():
-        np.testing.assert_array_equal(slot, state.slots[name])
+    state.is_unchanged(state.step(*ones(kind)))
 
 
 @pytest.mark.parametrize("rate", [-1.0, np.nan], ids=str)
@@ -364,24 +384,23 @@ def test_ftrl_divides_by_its_learning_rate(kind, rate):
     state.expect_error(message, *ones(kind))
 
 
-@each_rule
-def test_gradients_must_fit_the_variable(rule):
-    state = State(rule, (6, 4))
-    state.expect_error(
-        "grad must have the shape of var, [6,4], but has shape [6,3]", tf.ones([6, 3])
-    )
-    state.expect_error(
-        "grad must have shape [2,4] for 2 indices and a var of shape [6,4], "
-        "but has shape [2,3]",
-        tf.ones([2, 3]),
-        np.array([0, 1]),
-    )
-    state.expect_error(
-        "indices must be a vector, but has shape [1,2]",
-        tf.ones([2, 4]),
-        np.array([[0, 1]]),
-    )
-    State(rule, ()).expect_error(
+@each_case
+def test_gradients_must_fit_the_variable(case):
+    state = state_of(case, (6, 4))
+    for shape in ([6, 3], [24], [5, 4], []):
+        text = str(shape).replace(" ", "")
+        message = f"grad must have the shape of var, [6,4], but has shape {text}"
+        state.expect_error(message, tf.ones(shape))
+    for shape in ([2, 3], [3, 4], [8], [2, 4, 1]):
+        text = str(shape).replace(" ", "")
+        message = "grad must have shape [2,4] for 2 indices and a var of shape [6,4]"
+        state.expect_error(
+            f"{message}, but has shape {text}", tf.ones(shape), np.array([0, 1])
+        )
+    for indices, text in ((3, "[]"), ([[0, 1]], "[1,2]")):
+        message = f"indices must be a vector, but has shape {text}"
+        state.expect_error(message, tf.ones([2, 4]), np.array(indices))
+    state_of(case, ()).expect_error(
         "var must have at least rank 1 for a sparse gradient, but has shape []",
         tf.ones([1]),
         np.array([0]),
@@ -414,30 +433,84 @@ def test_a_sparse_update_is_of_fewer_rows_than_32_bits_can_count():
         )
 
 
-def test_one_variable_cannot_be_two_inputs():
-    var = tf.Variable(tf.ones([3, 2]))
-    with pytest.raises(
-        tf.errors.InvalidArgumentError, match="must be different variables"
-    ):
-        tfs.ops.resource_apply_rule(
-            "adagrad", var, {"accumulator": var}, NUMBERS["adagrad"], tf.ones([3, 2])
-        )
+@each_case
+@each_kind
+def test_one_variable_cannot_be_two_inputs(kind, case):
+    state = state_of(case, (6, 4))
+    for first, second in itertools.pairwise(state.values):
+        variables = state.make()
+        variables[second] = variables[first]
+        with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+            state.apply(variables, *ones(kind))
+        message = caught.value.message
+        assert "must be different variables, but are the same one" in message
+        for name in (first, second):
+            assert re.search(rf"\b{name}\b.*\bmust", message)
 
 
-def test_slots_are_float_beside_half():
-    var = tf.Variable(tf.ones([3, 2], tf.float16))
-    accumulator = tf.Variable(tf.ones([3, 2], tf.float16))
-    with pytest.raises(
-        tf.errors.InvalidArgumentError,
-        match="accumulator must be a variable of dtype float, but has dtype half",
-    ):
-        tfs.ops.resource_apply_rule(
-            "adagrad",
-            var,
-            {"accumulator": accumulator},
-            NUMBERS["adagrad"],
-            tf.ones([3, 2], tf.float16),
-        )
+@each_case
+@each_kind
+def test_a_variable_of_another_dtype_is_named(kind, case):
+    """So are slots in half precision beside a variable in it."""
+    for dtype, other in ((tf.float32, tf.float64), (tf.float16, tf.float16)):
+        state = state_of(case, (6, 4), dtype)
+        for name in state.values if dtype == tf.float32 else state.slots:
+
+            def change(variables, name=name, other=other):
+                variables[name] = tf.Variable(tf.cast(variables[name], other))
+
+            got = "double" if other == tf.float64 else "half"
+            message = f"{name} must be a variable of dtype float, but has dtype {got}"
+            state.expect_error(message, *ones(kind, dtype), change=change)
+
+
+@each_case
+@each_kind
+@pytest.mark.parametrize(
+    ("dtype", "other", "types"),
+    [
+        (tf.float64, tf.float32, ("double", "double", "float")),
+        (tf.float32, tf.float64, ("float", "float", "double")),
+        (tf.float16, tf.float64, ("float", "half", "double")),
+        (tf.bfloat16, tf.float64, ("float", "bfloat16", "double")),
+    ],
+)
+def test_slots_must_be_as_wide_as_the_variable_asks(dtype, other, types, kind, case):
+    state = state_of(case, (6, 4), dtype)
+    for name in state.slots:
+        state.values[name] = state.values[name].astype(other.as_numpy_dtype)
+    numbers = state.numbers
+
+    def in_other():
+        return {name: tf.constant(value, other) for name, value in numbers.items()}
+
+    wanted, var, got = types
+    message = f"Tslot must be {wanted} for T = {var}, but is {got}"
+    state.numbers = in_other()
+    state.expect_error(message, *ones(kind, dtype))
+    with tf.Graph().as_default():
+        state.numbers = in_other()
+        with pytest.raises(ValueError, match=message):
+            state.apply(state.make(), *ones(kind, dtype))
+
+
+@each_case
+@each_kind
+def test_integers_are_no_gradient(kind, case):
+    state = state_of(case, (6, 4))
+    with pytest.raises((tf.errors.InvalidArgumentError, tf.errors.NotFoundError)):
+        state.apply(state.make(), *ones(kind, tf.int32))
+
+
+@each_case
+@each_kind
+def test_ops_of_reference_variables_say_that_they_need_a_graph(kind, case):
+    state = state_of(case, (6, 4))
+    var, *slots = state.make().values()
+    op = "apply" if kind == "dense" else "sparse_apply"
+    gradient = [x for x in ones(kind) if x is not None]
+    with pytest.raises(RuntimeError, match="does not support eager execution"):
+        state._call(op, var, slots, gradient)
 
 
 @pytest.mark.parametrize(
@@ -471,48 +544,94 @@ def test_names_are_checked(kind, rule, slots, numbers, message):
         apply(rule, var, slots, numbers, *gradient)
 
 
-@each_rule
+@each_case
 @each_kind
-def test_known_shapes_are_checked_when_a_graph_is_built(kind, rule):
+@each_variable
+def test_known_shapes_are_checked_when_a_graph_is_built(use_resource, kind, case):
+    indices = None if kind == "dense" else [0, 1]
+    rows = 6 if kind == "dense" else 2
+    state = state_of(case, (6, 4))
+    numbers = state.numbers
+
+    def refused(message, shape=(rows, 4), indices=indices, **changed):
+        grad = np.ones(shape, np.float32)
+        with pytest.raises(ValueError, match=re.escape(message)):
+            state.apply({**variables, **changed}, grad, indices)
+
     with tf.Graph().as_default():
-        state = State(rule, (6, 4))
-        var, slots = state.make()
-        good, bad = tf.ones([6, 4]), tf.ones([6, 3])
-        indices = None if kind == "dense" else [0, 1, 2, 3, 4, 5]
-        with pytest.raises(ValueError, match=r"grad must have shape \[6,4\]"):
-            state.apply(var, slots, bad, indices)
-        state.numbers = {**state.numbers, "lr": [1.0, 2.0]}
-        with pytest.raises(ValueError, match="lr must be a scalar, but has shape"):
-            state.apply(var, slots, good, indices)
-        for name in slots:
-            other = {**slots, name: tf.Variable(tf.ones([5, 7]))}
-            state.numbers = NUMBERS[rule]
-            with pytest.raises(ValueError, match=f"{name} must have shape"):
-                state.apply(var, other, good, indices)
-
-
-@each_rule
-@each_kind
-def test_errors_leave_reference_variables_as_they_were(kind, rule):
-    state = State(rule, (6, 4))
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        var, slots = state.make(use_resource=False)
-        with pytest.raises(ValueError, match=r"grad must have shape \[.,4\]"):
-            state.apply(
-                var, slots, tf.ones([2, 3]), None if kind == "dense" else [0, 1]
+        variables = state.make(use_resource)
+        # A gradient of other rows, of other columns and of another rank.
+        for bad in ((rows + 1, 4), (rows, 3), (7,)):
+            refused(f"grad must have shape [{rows},4]", bad)
+        for name in slots_like_var(state):
+            other = tf.compat.v1.Variable(tf.ones([5, 7]), use_resource=use_resource)
+            refused(f"{name} must have shape", **{name: other})
+        for name in numbers:
+            state.numbers = {**numbers, name: [1.0, 2.0]}
+            refused(f"{name} must be a scalar, but has shape [2]")
+        state.numbers = numbers
+        if kind == "sparse":
+            refused("indices must be a vector, but has shape [1,2]", indices=[[0, 1]])
+            variables = state_of(case, ()).make(use_resource)
+            refused(
+                "var must have at least rank 1 for a sparse gradient, but has shape"
             )
-        # Of this shape, or of this index, the op hears when it runs.
-        grad = tf.compat.v1.placeholder_with_default(
-            tf.ones([2, 4]), [None, 4] if kind == "sparse" else None
-        )
-        op = state.apply(var, slots, grad, None if kind == "dense" else [5, 6])
+
+
+@each_case
+@each_kind
+@each_variable
+def test_shapes_known_only_in_a_session_are_checked_there(use_resource, kind, case):
+    state = state_of(case, (6, 4))
+    numbers = state.numbers
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        grad, lr = (tf.compat.v1.placeholder(tf.float32) for _ in range(2))
+        rows = tf.compat.v1.placeholder(tf.int64)
+        variables = state.make(use_resource)
+        state.numbers = {**numbers, "lr": lr}
+        op = state.apply(variables, grad, None if kind == "dense" else rows)
         session.run(tf.compat.v1.global_variables_initializer())
-        message = {
-            "dense": r"grad must have the shape of var, \[6,4\], but has shape \[2,4\]",
-            "sparse": r"indices\[1\] = 6 is out of range: it must be in \[0, 6\)",
-        }[kind]
-        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-            session.run(op)
-        np.testing.assert_array_equal(session.run(var), state.var)
-        for name, slot in slots.items():
-            np.testing.assert_array_equal(session.run(slot), state.slots[name])
+        good = {grad: np.ones([6, 4]), rows: [], lr: 0.1}
+        bad = [
+            ({lr: [0.1]}, "lr must be a scalar, but has shape [1]"),
+            ({grad: np.ones([2, 4])}, "grad must have the shape of var, [6,4]"),
+        ]
+        if kind == "sparse":
+            good = {**good, grad: np.ones([2, 4]), rows: [5, 4]}
+            bad[1:] = [
+                ({rows: [5, 6]}, "indices[1] = 6 is out of range"),
+                ({rows: [[5, 6]]}, "indices must be a vector"),
+                ({grad: np.ones([3, 4])}, "grad must have shape [2,4]"),
+            ]
+        for changed, message in bad:
+            with pytest.raises(
+                tf.errors.InvalidArgumentError, match=re.escape(message)
+            ):
+                session.run(op, {**good, **changed})
+            state.is_unchanged(session.run(variables))
+        session.run(op, good)
+
+
+@each_case
+@each_kind
+@each_variable
+def test_an_uninitialized_variable_of_a_session_is_named(use_resource, kind, case):
+    state = state_of(case, (6, 4))
+    with tf.Graph().as_default():
+        variables = state.make(use_resource)
+        grad, indices = ones(kind)
+        op = state.apply(variables, grad, indices)
+        for missing in variables:
+            others = {name: x for name, x in variables.items() if name != missing}
+            # TensorFlow itself refuses an uninitialized ref variable.
+            message = (
+                f"{missing} is not initialized"
+                if use_resource
+                else "uninitialized value"
+            )
+            with tf.compat.v1.Session() as session:
+                session.run([x.initializer for x in others.values()])
+                with pytest.raises(tf.errors.FailedPreconditionError, match=message):
+                    session.run(op)
+                for name, x in others.items():
+                    np.testing.assert_array_equal(session.run(x), state.values[name])

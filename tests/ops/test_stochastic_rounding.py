@@ -5,7 +5,6 @@ An update of a float32 variable with the same numbers gives the values that are 
 
 import inspect
 import re
-import threading
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ import rule_reference
 import tensorflow as tf
 from combinations import thinned
 from rule_numbers import NUMBERS
+from waiting import in_thread
 
 import tf_syncrep as tfs
 from tf_syncrep.python.keras.optimizers import rounding_tf_ops
@@ -258,7 +258,7 @@ def test_a_table_in_parts_has_the_bits_of_the_whole_table(update):
 @pytest.mark.parametrize("use_locking", [False, True])
 def test_concurrent_updates_draw_different_numbers(use_locking):
     """Every update takes a number of its own: as many in all as one after the other."""
-    threads_, updates, size = 4, 25, 512
+    callers, updates, size = 4, 25, 512
     place = 2.0**-8
     var = tf.Variable(tf.ones([1, size], tf.bfloat16))
     count = tf.Variable([0], dtype=tf.int64)
@@ -271,14 +271,11 @@ def test_concurrent_updates_draw_different_numbers(use_locking):
                 "sgd", var, {}, {"lr": 1.0}, grad, [0], use_locking, rounding=rounding
             )
 
-    threads = [threading.Thread(target=work) for _ in range(threads_)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert count.numpy() == [-threads_ * updates]
+    for caller in [in_thread(work) for _ in range(callers)]:
+        caller.result(60)
+    total = callers * updates
+    assert count.numpy() == [-total]
     moved = (1 - var.numpy().astype(np.float64)).mean()
-    total = threads_ * updates
     deviation = place / 2 * np.sqrt(total / size)
     np.testing.assert_allclose(moved, total * place / 4, atol=5 * deviation)
 

@@ -11,7 +11,7 @@ import pytest
 import sync_accounting
 import tensorflow as tf
 from sync_gate_sessions import GateSession
-from waiting import until
+from waiting import in_thread, until
 
 from tf_syncrep.python.ops import sync_gate_ops as ops
 from tf_syncrep.python.sync import gate_stats
@@ -43,28 +43,6 @@ def _contribute(handle, worker, first=False):
     return int(round_number), int(step)
 
 
-class _Wait(threading.Thread):
-    """Runs a call that waits, in a thread of its own."""
-
-    def __init__(self, call):
-        super().__init__(daemon=True)
-        self._call = call
-        self.result = None
-        self.error = None
-        self.start()
-
-    def run(self):
-        try:
-            self.result = self._call()
-        except tf.errors.OpError as error:
-            self.error = error
-
-    def end(self):
-        self.join(DEADLINE_SECS)
-        assert not self.is_alive(), "the wait has not ended"
-        return self.result
-
-
 def _until(condition):
     until(condition, secs=DEADLINE_SECS)
 
@@ -91,11 +69,11 @@ def test_rounds_follow_each_other_when_all_have_contributed():
 
 def test_acquire_waits_until_the_gate_is_opened():
     handle = _gate()
-    wait = _Wait(lambda: ops.sync_gate_acquire(handle, *A, first=True))
+    wait = in_thread(ops.sync_gate_acquire, handle, *A, first=True)
     _until(lambda: A[0] in _stats(handle)[1])
-    assert wait.is_alive()
+    assert not wait.done()
     generation = ops.sync_gate_open(handle, 7)
-    acquired = wait.end()
+    acquired = wait.result(DEADLINE_SECS)
     assert int(acquired[0]) == int(generation)
     assert int(acquired[2]) == 7
 
@@ -124,11 +102,11 @@ def test_leave_hands_the_share_over():
     handle = _gate()
     ops.sync_gate_open(handle, 0)
     _contribute(handle, B)
-    wait = _Wait(lambda: ops.sync_gate_acquire(handle, *B))
+    wait = in_thread(ops.sync_gate_acquire, handle, *B)
     ops.sync_gate_acquire(handle, *A)
     _until(lambda: _phases(handle) == ["computing", "waiting"])
     ops.sync_gate_leave(handle, *A)
-    wait.end()
+    wait.result(DEADLINE_SECS)
     assert _stats(handle)[0]["live"] == 1
 
 
@@ -159,13 +137,12 @@ def test_close_ends_waits_as_end_of_input_and_open_begins_anew():
     generation = ops.sync_gate_open(handle, 0)
     _contribute(handle, A)
     waits = [
-        _Wait(lambda: ops.sync_gate_acquire(handle, *A)),
-        _Wait(lambda: ops.sync_gate_wait_quorum(handle, generation)),
+        in_thread(ops.sync_gate_acquire, handle, *A),
+        in_thread(ops.sync_gate_wait_quorum, handle, generation),
     ]
     ops.sync_gate_close(handle)
     for wait in waits:
-        wait.end()
-        assert isinstance(wait.error, tf.errors.OutOfRangeError)
+        assert isinstance(wait.exception(DEADLINE_SECS), tf.errors.OutOfRangeError)
     with pytest.raises(tf.errors.OutOfRangeError, match="the chief has ended"):
         ops.sync_gate_acquire(handle, *A)
     ops.sync_gate_open(handle, 9)
@@ -219,10 +196,9 @@ def test_fast_worker_gives_more_where_shares_are_not_strict():
 def test_open_ends_the_waits_of_the_generation_before():
     handle = _gate()
     old = ops.sync_gate_open(handle, 0)
-    wait = _Wait(lambda: ops.sync_gate_wait_quorum(handle, old))
+    wait = in_thread(ops.sync_gate_wait_quorum, handle, old)
     ops.sync_gate_open(handle, 0)
-    wait.end()
-    assert isinstance(wait.error, tf.errors.AbortedError)
+    assert isinstance(wait.exception(DEADLINE_SECS), tf.errors.AbortedError)
     with pytest.raises(
         tf.errors.AbortedError, match=f"Generation {int(old)} of the gate is over"
     ):
@@ -233,7 +209,7 @@ def test_cancel_updater_ends_the_updaters_waits_alone():
     handle = _gate()
     generation = ops.sync_gate_open(handle, 0)
     _contribute(handle, A)
-    acquire = _Wait(lambda: ops.sync_gate_acquire(handle, *A))
+    acquire = in_thread(ops.sync_gate_acquire, handle, *A)
     _until(lambda: _stats(handle)[1][A[0]]["phase"] == "waiting")
     waits_for_quorum = threading.Event()
 
@@ -241,18 +217,14 @@ def test_cancel_updater_ends_the_updaters_waits_alone():
         waits_for_quorum.set()
         return ops.sync_gate_wait_quorum(handle, generation)
 
-    updater = _Wait(wait_quorum)
+    updater = in_thread(wait_quorum)
     waits_for_quorum.wait(DEADLINE_SECS)
-    _until(
-        lambda: (
-            ops.sync_gate_cancel_updater(handle, generation) or not updater.is_alive()
-        )
-    )
-    assert isinstance(updater.error, tf.errors.CancelledError)
-    assert acquire.is_alive()
+    _until(lambda: ops.sync_gate_cancel_updater(handle, generation) or updater.done())
+    assert isinstance(updater.exception(DEADLINE_SECS), tf.errors.CancelledError)
+    assert not acquire.done()
     round_number, _ = _contribute(handle, B)
     assert ops.sync_gate_advance(handle, generation, round_number, 1)
-    assert int(acquire.end()[2]) == 1
+    assert int(acquire.result(DEADLINE_SECS)[2]) == 1
 
 
 def test_fail_ends_all_with_its_error():
@@ -299,19 +271,18 @@ def test_closed_session_ends_its_wait_for_a_quorum():
         handle = _gate(shared_name=name)
         generation = ops.sync_gate_open(handle, tf.constant(0, tf.int64))
         wait_op = ops.sync_gate_wait_quorum(handle, generation)
-        wait = _Wait(lambda: session.run(wait_op))
+        wait = in_thread(session.run, wait_op)
         stats = ops.sync_gate_stats(handle)
         _until(lambda: session.run(stats)[1][0] > 0)
         session.close()
-        wait.end()
-    assert isinstance(wait.error, tf.errors.CancelledError)
+        assert isinstance(wait.exception(DEADLINE_SECS), tf.errors.CancelledError)
 
 
 def _assert_keeps_no_permit(gate, generation):
     """Trains on with A, with room for one worker, after B's wait has ended."""
     for update in (1, 2):
         # If B still waited, it would get the place that A gives up here.
-        permit = _Wait(lambda: gate.acquire(A[0])).end()
+        permit = in_thread(gate.acquire, A[0]).result(DEADLINE_SECS)
         assert gate.admit(permit, A[0])
         assert gate.commit(permit, A[0])
         full, num_gradients = gate.wait_quorum(generation)
@@ -327,11 +298,11 @@ def test_acquire_whose_step_times_out_keeps_no_permit():
     with GateSession(1, 1, shared_name="") as gate:
         generation = gate.open(0)
         gate.acquire(A[0])
-        wait = _Wait(lambda: gate.acquire(B[0], timeout_in_ms=500))
+        wait = in_thread(gate.acquire, B[0], timeout_in_ms=500)
         _until(lambda: B[0] in gate.stats()["workers"])
-        wait.end()
         assert isinstance(
-            wait.error, (tf.errors.DeadlineExceededError, tf.errors.CancelledError)
+            wait.exception(DEADLINE_SECS),
+            (tf.errors.DeadlineExceededError, tf.errors.CancelledError),
         )
         _assert_keeps_no_permit(gate, generation)
 
@@ -343,11 +314,10 @@ def test_acquire_whose_session_is_closed_keeps_no_permit():
         generation = gate.open(0)
         gate.acquire(A[0])
         with GateSession(1, 1, **arguments) as leaving:
-            wait = _Wait(lambda: leaving.acquire(B[0]))
+            wait = in_thread(leaving.acquire, B[0])
             _until(lambda: B[0] in gate.stats()["workers"])
-            assert wait.is_alive()
-        wait.end()
-        assert isinstance(wait.error, tf.errors.CancelledError)
+            assert not wait.done()
+        assert isinstance(wait.exception(DEADLINE_SECS), tf.errors.CancelledError)
         _assert_keeps_no_permit(gate, generation)
 
 
@@ -425,10 +395,10 @@ def test_stats_say_what_each_worker_does():
     assert _phases(handle) == ["computing", "pushing"]
     assert ops.sync_gate_commit(handle, generation, round_number, *B)
     assert _phases(handle) == ["computing", "idle"]
-    wait = _Wait(lambda: ops.sync_gate_acquire(handle, *B))
+    wait = in_thread(ops.sync_gate_acquire, handle, *B)
     _until(lambda: _phases(handle) == ["computing", "waiting"])
     ops.sync_gate_close(handle)
-    wait.end()
+    assert isinstance(wait.exception(DEADLINE_SECS), tf.errors.OutOfRangeError)
 
 
 def _phases(handle):

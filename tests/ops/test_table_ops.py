@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from table_parts import TablePart
+from waiting import in_thread
 
 from tf_syncrep.python.embedding import compat
 from tf_syncrep.python.ops import embedding_ops, table_ops
@@ -448,12 +449,11 @@ def test_keys_that_others_get_meanwhile_stay():
             part.import_([1, 2], [1, 1], [1, 1])
             part.release([1, 2], rests=False)
 
-    thread = threading.Thread(target=release)
-    thread.start()
+    releases = in_thread(release)
     for key in range(5000):
         part.find(part.request([[], [key]]), True)
     is_over.set()
-    thread.join()
+    releases.result(60)
     np.testing.assert_array_equal(part.export(1).keys, np.arange(5000))
 
 

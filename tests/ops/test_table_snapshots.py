@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from table_parts import TablePart
-from waiting import until
+from waiting import in_thread, until
 
 import tf_syncrep as tfs
 from tf_syncrep.python.ops import checkpoint_ops, table_ops
@@ -109,7 +109,6 @@ def test_keys_uses_vectors_and_slots_are_of_one_moment(tmp_path, with_maintenanc
     # What was done to a batch; a key belongs to the batch of its number.
     begun: list[list[tuple[str, int]]] = [[] for _ in range(4)]
     ended: list[list[tuple[str, int]]] = [[] for _ in range(4)]
-    errors = []
 
     def work(thread):
         def do(what, batch, function, *args):
@@ -118,26 +117,20 @@ def test_keys_uses_vectors_and_slots_are_of_one_moment(tmp_path, with_maintenanc
             ended[thread].append((what, batch))
             return result
 
-        try:
-            earlier = []
-            for number in range(ROWS // BATCH // 4):
-                batch = (thread << 40) + number
-                first = batch * BATCH
-                keys = tf.range(first, first + BATCH, dtype=tf.int64)
-                rows, _ = do("insert", batch, part.use, keys)
-                earlier = [*earlier[-2:], (batch, keys, rows)]
-                for step in earlier[: 1 + number % 3]:
-                    do("train", step[0], part.train, *step[1:])
-                if stop.is_set():
-                    return
-        except Exception as error:
-            errors.append(error)
+        earlier = []
+        for number in range(ROWS // BATCH // 4):
+            batch = (thread << 40) + number
+            first = batch * BATCH
+            keys = tf.range(first, first + BATCH, dtype=tf.int64)
+            rows, _ = do("insert", batch, part.use, keys)
+            earlier = [*earlier[-2:], (batch, keys, rows)]
+            for step in earlier[: 1 + number % 3]:
+                do("train", step[0], part.train, *step[1:])
+            if stop.is_set():
+                return
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    while min(map(len, ended)) < 60:
-        stop.wait(0.001)
+    threads = [in_thread(work, i) for i in range(4)]
+    until(lambda: min(map(len, ended)) >= 60, poll_secs=0.001)
     before = collections.Counter(x for done in ended for x in done)
     part.begin(writer, str(tmp_path / "of_a_moment"))
     after = collections.Counter(x for done in begun for x in done)
@@ -149,8 +142,7 @@ def test_keys_uses_vectors_and_slots_are_of_one_moment(tmp_path, with_maintenanc
     wait(writer)
     stop.set()
     for thread in threads:
-        thread.join()
-    assert errors == []
+        thread.result(60)
 
     reader = tf.train.load_checkpoint(str(tmp_path / "of_a_moment"))
     vectors, keys, uses, m, v = map(reader.get_tensor, NAMES)
@@ -284,14 +276,12 @@ def test_import_that_waits_gives_a_new_row_to_a_key_that_loses_its_own(tmp_path)
 
     # So many new rows are kept that it has to wait.
     before, keys = kept(), [1, *range(100, 10_000)]
-    found = []
-    waiting = threading.Thread(target=lambda: found.extend(part.load(keys, last_use=8)))
-    waiting.start()
+    waiting = in_thread(part.load, keys, last_use=8)
     until(lambda: kept() > before)
     assert part.maintain(8, 1).numpy() == 2
-    assert waiting.is_alive()
+    assert not waiting.done()
     checkpoint_ops.checkpoint_cancel(writer)
-    waiting.join()
+    found = waiting.result(60)
     exported = part.export()
     assert exported.keys.numpy().tolist() == keys
     assert exported.rows.numpy().tolist() == [int(row) for row in found]
@@ -305,21 +295,18 @@ def test_lookup_that_waits_reads_no_vector_of_the_next_key_of_a_row(tmp_path):
     for _ in range(2):
         part.use(tf.range(seldom, in_use + 1, dtype=tf.int64))
     part.begin(writer, str(tmp_path / "slow"), max_kept_bytes=1, speed=1e5)
-    found = []
     # Its new keys get the rows that are written last, and until then it waits.
     keys = tf.concat([[1], tf.range(in_use + 1, ROWS, dtype=tf.int64)], 0)
-    waiting = threading.Thread(target=lambda: found.extend(part.use(keys)))
-    waiting.start()
+    waiting = in_thread(part.use, keys)
     until(lambda: part.uses[0, 1] == 2)
     until(lambda: checkpoint_ops.checkpoint_progress(writer)[4] > seldom + 1000)
     assert part.maintain(1, None, "least_frequent").numpy() > seldom
     part.maintain(2, None)
     rows, _ = part.use(-tf.range(1, seldom, dtype=tf.int64))
     assert 0 in rows.numpy()
-    assert waiting.is_alive()
+    assert not waiting.done()
     checkpoint_ops.checkpoint_cancel(writer)
-    waiting.join()
-    rows, values = found
+    rows, values = waiting.result(60)
     assert rows.numpy().tolist() == [-1, *range(in_use, ROWS - 1)]
     np.testing.assert_array_equal(values[0], np.zeros(WIDTH))
 
@@ -330,26 +317,15 @@ def test_maintenance_ends_where_keys_are_assigned_meanwhile(tmp_path):
     part.use(tf.range(1, ROWS + 1, dtype=tf.int64))
     part.maintain(1, None)
     part.begin(writer, str(tmp_path / "slow"), **SLOW)
-    errors = []
-
-    def maintain():
-        try:
-            part.maintain(20, 10)
-        except tf.errors.OpError as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=maintain)
-    thread.start()
+    maintenance = in_thread(part.maintain, 20, 10)
     until(lambda: table_ops.TableStats(*part.stats().numpy()).evicted)
     keys, uses = np.zeros(ROWS, np.int64), np.zeros([ROWS, 2], np.int32)
     keys[:2], uses[:2] = [70, 71], [[15, 3], [2, 1]]
     part.keys.assign(keys)
     part.uses.assign(uses)
     checkpoint_ops.checkpoint_cancel(writer)
-    thread.join()
-    (error,) = errors
-    assert isinstance(error, tf.errors.AbortedError)
-    assert "keys or uses were assigned" in error.message
+    with pytest.raises(tf.errors.AbortedError, match="keys or uses were assigned"):
+        maintenance.result(60)
     # Nothing was done to what was assigned; the next time it is maintained.
     np.testing.assert_array_equal(part.keys, keys)
     np.testing.assert_array_equal(part.uses, uses)
@@ -365,12 +341,11 @@ def test_maintenance_beside_another_is_refused(tmp_path):
     part.maintain(1, None)
     part.begin(writer, str(tmp_path / "slow"), **SLOW)
     # It waits for room to keep rows in.
-    thread = threading.Thread(target=part.maintain, args=(20, 10))
-    thread.start()
+    maintenance = in_thread(part.maintain, 20, 10)
     until(lambda: table_ops.TableStats(*part.stats().numpy()).evicted)
     with pytest.raises(tf.errors.FailedPreconditionError, match="maintained already"):
         part.maintain(21, 10)
     checkpoint_ops.checkpoint_cancel(writer)
-    thread.join()
+    maintenance.result(60)
     assert part.maintain(22, 10).numpy() == [0]
     assert table_ops.TableStats(*part.stats().numpy()).evicted == ROWS

@@ -4,11 +4,10 @@ tests/cc/work_queue_test.cc tests the rules themselves.
 """
 
 import itertools
-import threading
 
 import pytest
 import tensorflow as tf
-from waiting import until
+from waiting import in_thread, until
 
 from tf_syncrep.python.ops import work_queue_ops as ops
 
@@ -57,20 +56,15 @@ def test_last_taker_waits_for_items_that_may_come_back():
     handle = queue(lease_secs=600.0)
     first, *_ = take(handle, A)
     second, *_ = take(handle, B)
-    results = []
-    waits = threading.Thread(target=lambda: results.append(take(handle, A, first)))
-    waits.start()
+    waits = in_thread(take, handle, A, first)
     until(lambda: stats(handle)["waiting"] == 1, secs=DEADLINE_SECS)
     # Another life of the other worker begins, so the waiting worker gets the item.
-    reborn = threading.Thread(target=lambda: take(handle, (B[0], 13)))
-    reborn.start()
-    waits.join(DEADLINE_SECS)
-    ((ticket, *place),) = results
+    reborn = in_thread(take, handle, (B[0], 13))
+    ticket, *place = waits.result(DEADLINE_SECS)
     assert place == [0, 1]
     assert stats(handle)["repeated"] == 1
     assert take(handle, A, ticket) == (ops.NO_TICKET, 0, 0)
-    reborn.join(DEADLINE_SECS)
-    assert not reborn.is_alive()
+    reborn.result(DEADLINE_SECS)
     assert stats(handle)["done"] == 2
     with pytest.raises(tf.errors.AbortedError, match=r"this life of .* is over"):
         take(handle, B, second)

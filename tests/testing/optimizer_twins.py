@@ -41,20 +41,6 @@ class AdamAsync:
         return self._slots.var
 
 
-class Adam:
-    """The rule of tf.keras.optimizers.Adam, which moves all rows."""
-
-    def __init__(self, var: np.ndarray):
-        self._m, self._v = np.zeros_like(var), np.zeros_like(var)
-
-    def __call__(self, var, gradient, rate, step):
-        gradient = _dense(gradient, var)
-        self._m = 0.9 * self._m + 0.1 * gradient
-        self._v = 0.999 * self._v + 0.001 * gradient**2
-        alpha = rate * np.sqrt(1 - 0.999**step) / (1 - 0.9**step)
-        return var - alpha * self._m / (np.sqrt(self._v) + 1e-7)
-
-
 class Rule:
     """A rule of rule_reference for one variable."""
 
@@ -64,22 +50,15 @@ class Rule:
         slots: dict[str, float],
         numbers: dict[str, float],
         var: np.ndarray,
-        moves_all_rows: bool = False,
     ):
-        """Begins with slots of these values; the numbers are all but the rate.
-
-        By default sparse gradients move the rows that they name.
-        """
+        """Begins with slots of these values; the numbers are all but the rate."""
         self._rule, self._numbers = rule, numbers
-        self._moves_all_rows = moves_all_rows
         shape = rule_reference.slot_shape(rule, var.shape)
         self._slots = {name: np.full(shape, value) for name, value in slots.items()}
 
     def __call__(self, var, gradient, rate, step):
         del step
         numbers = {"lr": rate, **self._numbers}
-        if self._moves_all_rows:
-            gradient = _dense(gradient, var)
         values, rows = gradient if isinstance(gradient, tuple) else (gradient, None)
         var, self._slots = rule_reference.apply(
             self._rule, var, self._slots, numbers, values, rows
@@ -89,14 +68,12 @@ class Rule:
 
 _FTRL_NUMBERS = {"lr_power": -0.75, **rule_numbers.FTRL_NUMBERS}
 FTRL_OPTIONS = rule_numbers.ftrl_options(_FTRL_NUMBERS)
-_ADAGRAD = ("adagrad", {"accumulator": 0.1}, {"epsilon": 1e-7})
 # A momentum that begins with 0, and how much of it is kept.
 _MOMENTUM = ({"momentum": 0.0}, {"momentum": 0.5})
-# Optimizers of tf.keras: Adagrad, and SGD with a momentum of 0.5.
-Adagrad = functools.partial(Rule, *_ADAGRAD, moves_all_rows=True)
-Momentum = functools.partial(Rule, "momentum", *_MOMENTUM, moves_all_rows=True)
-# Those of tfs.keras: FTRL with `FTRL_OPTIONS`, SGD without and with a momentum of 0.5.
-LazyAdagrad = functools.partial(Rule, *_ADAGRAD)
+# Optimizers of tfs.keras: FTRL with `FTRL_OPTIONS`, SGD without momentum and with 0.5.
+LazyAdagrad = functools.partial(
+    Rule, "adagrad", {"accumulator": 0.1}, {"epsilon": 1e-7}
+)
 RowwiseAdagrad = functools.partial(
     Rule, "rowwise_adagrad", {"accumulator": 0.0}, {"epsilon": 1e-8}
 )
@@ -156,14 +133,6 @@ class Twin:
             self.averages[i] = kept * self.averages[i] + (1 - kept) * value
             if every and (self.steps + 1) % every == 0:
                 self.values[i] = self.averages[i].copy()
-
-
-def _dense(gradient: Gradient, var: np.ndarray) -> np.ndarray:
-    if isinstance(gradient, np.ndarray):
-        return gradient
-    total = np.zeros_like(var)
-    np.add.at(total, gradient[1], gradient[0])
-    return total
 
 
 def sum_equal_rows(gradient: Gradient) -> Gradient:

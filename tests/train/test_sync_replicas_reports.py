@@ -8,6 +8,7 @@ import absl.logging
 import pytest
 import sync_replicas_twin as twin
 import tensorflow as tf
+from waiting import in_thread
 
 from tf_syncrep.python.ops import sync_gate_ops
 from tf_syncrep.python.sync import said_waits
@@ -193,14 +194,12 @@ def _begin_while_it_waits(server, waits, times, lines):
         end = sync_gate_ops.sync_gate_close(gate)
         session.run(chief.init_op)
         replica = _Replica(server)
-        thread = threading.Thread(target=replica.train, daemon=True)
-        thread.start()
+        training = in_thread(replica.train)
         lines.wait_for(waits, times)
         session.run(begin)
         assert replica.begins.wait(60)
         session.run(end)
-        thread.join(60)
-    assert not thread.is_alive()
+        training.result(60)
 
 
 def test_replica_that_comes_after_the_end_says_that_it_waits_and_how_that_ends(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -135,6 +135,8 @@ class Contents:
     `of_parts`: variables of parts; they are also among the wholes of the shares. Each
     is an `OfPart`, or has its `variable`, `names` and `stored_names`. `weights`: names
     of wholes that are trained. If one is not finite, the training has come to nothing.
+    `as_saved`: returns the same under the names of an older checkpoint, given those of
+    its tables that grow.
     """
 
     shares: list[Share]
@@ -142,6 +144,7 @@ class Contents:
     copies: list[tuple[Any, Any]]
     keyed_tables: list[KeyedTable]
     weights: list[str]
+    as_saved: Callable[[Collection[str]], Contents] | None = None
 
     @property
     def names(self) -> set[str]:

@@ -66,8 +66,7 @@ class _Features:
                     f"them. Received: {config!r}"
                 ) from None
             if id(given) not in own:
-                own[id(given)] = own_table(given)
-                self.tables.append(own[id(given)])
+                own[id(given)] = _shared(own_table(given), self.tables)
             self.flat.append(FeatureConfig(name, own[id(given)], *shapes))
         # They are made here, since configurations cannot be read in a tf.function.
         self.own_optimizers = {
@@ -90,6 +89,18 @@ class _Features:
                 f"Received: {what}={inputs!r}"
             )
         return flat
+
+
+def _shared(table, tables):
+    """Returns the equal one of some tables, to which this one is added otherwise.
+
+    Features of one table have tables of their own after `get_config`.
+    """
+    for other in tables:
+        if other.name == table.name and other.get_config() == table.get_config():
+            return other
+    tables.append(table)
+    return table
 
 
 def _add_leaves(configs, inputs, flat):
@@ -449,7 +460,9 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
                         structure["output_shape"] and tuple(structure["output_shape"]),
                     )
                 return {name: features_of(x) for name, x in structure.items()}
-            return type(structure)(features_of(x) for x in structure)
+            found = map(features_of, structure)
+            is_named = hasattr(structure, "_fields")  # a named tuple
+            return type(structure)(*found) if is_named else type(structure)(found)
 
         config["feature_configs"] = features_of(config["feature_configs"])
         return cls(**config)

@@ -1,8 +1,11 @@
 """DistributedEmbedding in one process, beside a plain layer for each table."""
 
+import copy
 import pathlib
+import pickle
 import subprocess
 import sys
+import typing
 
 import embedding_models as models
 import embedding_twin as twin
@@ -220,6 +223,42 @@ def test_configuration_is_all_that_a_layer_is():
     }
     assert len(again.trainable_variables) == 1
     assert again.get_embedding_tables()["days"].tolist() == [[1.0] * 6] * 7
+
+
+class Pair(typing.NamedTuple):
+    """A structure of features."""
+
+    user: typing.Any
+    item: typing.Any
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [
+        copy.deepcopy,
+        lambda x: pickle.loads(pickle.dumps(x)),
+        lambda x: type(x).from_config(x.get_config()),
+    ],
+)
+def test_features_may_be_in_a_named_tuple(copied):
+    table = tfs.keras.TableConfig("t", 3, 2)
+    features = (tfs.keras.FeatureConfig(name, table) for name in Pair._fields)
+    layer = copied(tfs.keras.DistributedEmbedding(Pair(*features)))
+    found = layer(Pair(tf.constant([1]), tf.constant([1])))
+    np.testing.assert_array_equal(found.user, found.item)
+
+
+def test_features_share_a_table_after_their_configuration():
+    table = tfs.keras.TableConfig("t", 3, 2)
+    features = [
+        tfs.keras.FeatureConfig.from_config(
+            tfs.keras.FeatureConfig(name, table).get_config()
+        )
+        for name in "ab"
+    ]
+    layer = tfs.keras.DistributedEmbedding(features)
+    layer.build()
+    assert [tuple(x.shape) for x in layer.weights] == [(3, 2)]
 
 
 @pytest.mark.parametrize("kind", ["keras", "h5"])
@@ -825,5 +864,8 @@ def test_layer_in_a_subclassed_model_is_built_without_a_warning(recwarn):
     model = Ranking()
     model.compile("sgd", loss="mse")
     ids, targets = models.batch(EXAMPLES)
-    model.fit(tf.data.Dataset.from_tensors((ids, targets)), verbose=0)
+    history = tfs.keras.fit(
+        model, tf.data.Dataset.from_tensors((ids, targets)), verbose=0
+    )
+    assert [*history.history] == ["loss"]  # none of tables that grow
     assert [str(x.message) for x in recwarn if "unbuilt" in str(x.message)] == []

@@ -19,6 +19,7 @@ from tf_syncrep.python.checkpoint.keyed_tables import KeyedTable
 from tf_syncrep.python.keras.tables import setting
 from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
 from tf_syncrep.python.keras.tables.row_slots import row_slots
+from tf_syncrep.python.keras.tables.stacked_tables import StackedTables
 from tf_syncrep.python.keras.tables.tables import Tables
 
 Dynamic = tfs.keras.Dynamic
@@ -174,6 +175,70 @@ def test_numbered_slots_of_another_layout_are_refused(tmp_path):
     other = functional(tf.keras.optimizers.Adam(0.05), Dynamic(99, unused_for=5))
     with pytest.raises(ValueError, match="that grow lie in other parts than in the"):
         other.load_weights(path)
+
+
+def unnamed():
+    """A model of layers that have their names from Keras."""
+    ids = [tf.keras.Input((2,), dtype="int64") for _ in range(2)]
+    vectors = [tfs.keras.Embedding(Dynamic(20), 2)(x) for x in ids]
+    flat = tf.keras.layers.Flatten()(tf.keras.layers.Concatenate()(vectors))
+    model = tf.keras.Model(ids, tf.keras.layers.Dense(1)(flat))
+    model.compile(tf.keras.optimizers.Adam(0.1), loss="mse")
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def save_and_load(kind, path):
+    """Returns functions that save and load a model."""
+    if kind == "weights":
+        file = f"{path}/x.weights.h5"
+        return lambda x: x.save_weights(file), lambda x: x.load_weights(file)
+    if kind == "checkpoint":
+        return (
+            lambda x: tfs.keras.Checkpoint(path, model=x).save().wait(),
+            lambda x: tfs.keras.Checkpoint(path, model=x).restore(),
+        )
+
+    def checkpoint_of(model):
+        optimizer = {"optimizer": model.optimizer} if "optimizer" in kind else {}
+        return tf.train.Checkpoint(model=model, **optimizer)
+
+    return (
+        lambda x: checkpoint_of(x).write(f"{path}/x"),
+        lambda x: checkpoint_of(x).read(f"{path}/x").assert_existing_objects_matched(),
+    )
+
+
+@pytest.mark.parametrize("is_older", [False, True])
+@pytest.mark.parametrize(
+    "kind", ["weights", "checkpoint", "TensorFlow", "TensorFlow, with optimizer"]
+)
+def test_files_fit_layers_to_which_keras_gives_other_names(
+    kind, is_older, monkeypatch, tmp_path
+):
+    """Older files have the layer's name for the table, or for its layout alone."""
+    save, load = save_and_load(kind, tmp_path)
+    if is_older:
+        monkeypatch.setattr(StackedTables, "name_in_files", lambda _, name: name)
+        if kind == "weights":
+            monkeypatch.setattr(StackedTables, "key_in_files", lambda *_: "embeddings")
+    saved, other = unnamed(), np.array([[8, 9]])
+    examples = [np.array([[3, 4]]), np.array([[4, 5]])], np.ones((1, 1))
+    saved.train_on_batch(*examples)
+    save(saved)
+    monkeypatch.undo()
+    loaded = unnamed()
+    loaded.train_on_batch([other, other], examples[1])  # with rows that go
+    load(loaded)
+    if kind != "TensorFlow":  # which has the rows alone
+        for model in saved, loaded:
+            model.train_on_batch(*examples)
+    for a, b in zip(saved.layers, loaded.layers, strict=True):
+        if hasattr(a, "get_embedding_table"):
+            assert a.name != b.name
+            keys, vectors = b.get_embedding_table()
+            np.testing.assert_array_equal(keys, a.get_embedding_table().keys)
+            np.testing.assert_allclose(vectors, a.get_embedding_table().vectors)
 
 
 def test_tensorflows_checkpoint_restores_rows_where_they_lay(tmp_path):

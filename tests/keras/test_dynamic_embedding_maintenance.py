@@ -658,6 +658,25 @@ def test_loop_may_remove_rows_once_in_each_round(name, is_another):
     assert layer.get_embedding_table().keys.tolist() == [1]
 
 
+def test_refused_maintenance_takes_no_turn_of_a_round():
+    def make():
+        return tfs.keras.GradientAccumulation(tfs.keras.SGD(1.0), 2)
+
+    model, layer = collecting(make(), evict=None, unused_for=1)
+    ids = tf.keras.layers.Input((), dtype="int64")
+    other = tf.keras.Sequential([ids, *model.layers])
+    other.compile(make(), model.loss, jit_compile=False)
+    steps(model, [1])
+    steps(other, [2])
+    tfs.keras.maintain_tables(model, step=5)
+    steps(model, [1], 2)  # of the next round, which has not been maintained
+    tfs.keras.maintain_tables(model, step=9)
+    assert layer.get_embedding_table().keys.tolist() == [1, 2]
+    steps(other, [1])  # the last of the round that was
+    tfs.keras.maintain_tables(model, step=9)
+    assert layer.get_embedding_table().keys.tolist() == [1]
+
+
 def set_table(model, path):
     del path
     model.layers[0].set_embedding_table(([2], [[7.0]]))

@@ -168,7 +168,7 @@ def test_saved_model_is_loaded_by_a_fresh_process(has_package, tmp_path):
 
 def test_ids_out_of_range_are_refused():
     layer = make_layer(tfs.keras.Embedding)
-    for bad in (-1, ROWS):
+    for bad in (-1, ROWS, -0.5):
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"in \[0, 100\)"):
             layer(tf.constant([[0, bad]]))
 

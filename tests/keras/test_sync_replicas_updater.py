@@ -122,6 +122,29 @@ def test_observers_hear_of_a_last_incomplete_round(rounds, monkeypatch):
     assert told == [0, 1]
 
 
+def test_training_whose_thread_cannot_start_has_not_begun(rounds, monkeypatch):
+    start = threading.Thread.start
+
+    def fail(thread):
+        if thread.name == "sync_replicas_updater":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        with pytest.raises(RuntimeError, match="can't start"):
+            rounds.start()
+    assert not rounds.is_training
+    called = threading.Event()
+    asking = threading.Thread(
+        target=rounds.between_updates, args=(called.set,), daemon=True
+    )
+    asking.start()
+    assert called.wait(timeout=20)
+    rounds.start()
+    assert rounds.is_training
+
+
 def hangs_until_said(patch, caplog, answer):
     """Returns a call that ends once the log says for what it waits."""
     patch.setattr(cluster, "tell_who_answers", lambda strategy: "Nobody answers.")

@@ -332,6 +332,44 @@ def test_few_messages_and_the_same_bits(models, is_synchronous, per_execution):
             assert len(joined["between_servers"]) <= most, (name, result)
 
 
+def gradients_outside():
+    """Gradients that are taken after the context, with and without joined messages."""
+    strategy = messages_sent.strategy_of_servers_here(num_ps=NUM_PS)
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    sizes = {"fixed": 20, "grows": tfs.keras.Dynamic(64)}
+    with strategy.scope():
+        tables = [tfs.keras.TableConfig(name, size, 4) for name, size in sizes.items()]
+        tables = tfs.keras.DistributedEmbedding(
+            [tfs.keras.FeatureConfig(config.name, config) for config in tables]
+        )
+        tables.build()
+        weights = [tf.Variable(tf.range(4.0) + i) for i in range(NUM_PS)]
+    ids = [tf.constant([[1, 2], [3, 3]]), tf.constant([[2, 3], [4, 4]])]
+    variables = [*map(keras_variants.native, tables.trainable_variables), *weights]
+
+    def found(context):
+        def replica():
+            with tf.GradientTape() as tape, context():
+                vectors = tables(ids, training=True)
+                loss = tf.reduce_sum(tf.add_n([*map(tf.multiply, vectors, weights)]))
+            return [*map(tf.convert_to_tensor, tape.gradient(loss, variables))]
+
+        step = tf.function(lambda: strategy.run(replica))
+        gradients = coordinator.schedule(step).fetch()
+        kinds = {op.type for op in step.get_concrete_function().graph.get_operations()}
+        return "Syncrep>RowMessage" in kinds, [
+            np.asarray(x).tolist() for x in gradients
+        ]
+
+    return found(tfs.keras.few_messages), found(contextlib.nullcontext)
+
+
+def test_gradients_may_be_taken_after_the_context():
+    joined, stock = programs.call(gradients_outside)
+    assert (joined[0], stock[0]) == (True, False)  # rows bring others along
+    assert joined[1] == stock[1]
+
+
 @pytest.mark.parametrize(
     "is_synchronous", [False, pytest.param(True, marks=pytest.mark.slow)]
 )

@@ -343,6 +343,11 @@ class Engine:
 
     def _restore(self, contents: Contents, manifest: Manifest) -> None:
         prefixes = self.directory.check(manifest)
+        saved = manifest.state.get(_KEYED, {})
+        if contents.as_saved and any(
+            x.name not in saved for x in contents.keyed_tables
+        ):
+            contents = contents.as_saved(saved)
         # Tables are in the full checkpoint, and all else is in each checkpoint.
         known = {**_shapes(prefixes[0]), **_shapes(prefixes[-1])}
         missing = sorted(contents.names - set(known))
@@ -358,7 +363,6 @@ class Engine:
             for x in contents.of_parts
         ]
         readers = {prefix: _reader(prefix) for prefix in prefixes}
-        saved = manifest.state.get(_KEYED, {})
         keyed = [(x, x.plan(saved.get(x.name), readers)) for x in contents.keyed_tables]
         try:
             self._calls.restore(contents, prefixes)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import collections
 import functools
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -50,7 +50,6 @@ from tf_syncrep.python.keras.tables.row_slots import (
     all_row_slots,
     row_slots,
 )
-from tf_syncrep.python.keras.tables.slots import key_of
 from tf_syncrep.python.keras.tables.stacked_tables import (
     StackedTables,
     tables_with,
@@ -59,12 +58,15 @@ from tf_syncrep.python.keras.tables.tables import Tables
 from tf_syncrep.python.keras.tables.trainers import refuse_legacy, trainers_of
 
 
-def contents_of(model: Any, with_optimizers: bool = True) -> Contents:
+def contents_of(
+    model: Any, with_optimizers: bool = True, saved: Collection[str] = ()
+) -> Contents:
     """Finds the contents of a model's checkpoint.
 
-    `model`: a built model; if it is compiled, its optimizer is built, too.
+    `model`: a built model; if it is compiled, its optimizer is built, too. `saved`: the
+    names of the tables that grow in a checkpoint to restore.
     """
-    contents = Contents()
+    contents = Contents(as_saved=functools.partial(contents_of, model, with_optimizers))
     variables = _variables_of(model)
     optimizers = list(optimizers_of(model)) if with_optimizers else []
     if with_optimizers and getattr(model, "optimizer", None) is not None:
@@ -86,7 +88,7 @@ def contents_of(model: Any, with_optimizers: bool = True) -> Contents:
     for tables in tables_with(DynamicTables, [compat.native(v) for v in variables]):
         of_rows |= row_slots(optimizers, tables)
     trained = {id(compat.native(v)) for v in model.trainable_variables}
-    _add_variables(contents, variables, renamed, slots, of_rows, trained)
+    _add_variables(contents, variables, renamed, slots, of_rows, trained, saved)
     states = list(trainer.random_states(model))
     for name, (_, state) in _by_name(
         states, lambda x: renamed.get(x[0].name, x[0].name)
@@ -102,6 +104,16 @@ def contents_of(model: Any, with_optimizers: bool = True) -> Contents:
     for name, variable in _by_name(list(others.values()), _name):
         contents.add_whole(f"optimizer/{name}", compat.native(variable))
     return contents
+
+
+def _as_saved(name: str, saved: Collection[str]) -> str:
+    """Returns the name in a checkpoint of a table that is the only one of its layer.
+
+    In older ones the last component is the layer's name, whatever Keras made it.
+    """
+    within = name.rsplit("/", 1)[0]
+    found = [x for x in saved if x.rsplit("/", 1)[0] == within]
+    return name if name in saved or len(found) != 1 else found[0]
 
 
 def _free_all(tables: DynamicTables, part: Any, own: Iterable[RowSlot]) -> None:
@@ -121,6 +133,7 @@ def _add_variables(
     slots: Any,
     of_rows: Any,
     trained: Container[int],
+    saved: Collection[str],
 ) -> None:
     """Adds variables; tables are added in the place of their first part."""
     natives = [compat.native(v) for v in variables]
@@ -138,7 +151,9 @@ def _add_variables(
             named[id(native)] = native, {"": path}
         elif id(tables) not in named:
             within = path.rsplit("/", 1)[0] if tables.named_by_layer else "tables"
-            names = {name: f"{within}/{key_of(name)}" for name in tables.by_name}
+            names = {x: f"{within}/{tables.key_in_files(x)}" for x in tables.by_name}
+            if tables.named_by_layer and isinstance(tables, DynamicTables):
+                names = {x: _as_saved(name, saved) for x, name in names.items()}
             named[id(tables)] = tables, names
     flat = [(keys, x) for _, keys in named.values() for x in keys]
     for name, (keys, x) in list(_by_name(flat, lambda pair: pair[0][pair[1]])):

@@ -163,7 +163,8 @@ def size_from_json(size: Any) -> Any:
 class FeatureConfig:
     """A feature, and the table that its ids count the rows of.
 
-    It has the names of `keras_rs.layers.FeatureConfig`.
+    It has the names of `keras_rs.layers.FeatureConfig`. Features share a table if they
+    have the same one, or tables that are equal.
 
     Attributes:
         name: its name, for errors.

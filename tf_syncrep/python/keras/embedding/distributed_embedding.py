@@ -35,14 +35,13 @@ from tf_syncrep.python.keras.tables import misfits, saved_layout
 from tf_syncrep.python.keras.tables.dynamic import Dynamic, row_initializer
 from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
 from tf_syncrep.python.keras.tables.setting import being_set
-from tf_syncrep.python.keras.tables.slots import key_of
 from tf_syncrep.python.keras.tables.tables import Tables
 from tf_syncrep.python.keras.tables.variables import num_parts
 from tf_syncrep.python.sync.arguments import as_python
 
 __all__ = ["DistributedEmbedding"]
 
-# The key of the tables' layout in a file; `key_of` gives no table a key like this.
+# The key of the tables' layout in a file, as no table has one.
 _LAYOUT = "%layout"
 
 
@@ -67,8 +66,7 @@ class _Features:
                     f"them. Received: {config!r}"
                 ) from None
             if id(given) not in own:
-                own[id(given)] = own_table(given)
-                self.tables.append(own[id(given)])
+                own[id(given)] = _shared(own_table(given), self.tables)
             self.flat.append(FeatureConfig(name, own[id(given)], *shapes))
         # They are made here, since configurations cannot be read in a tf.function.
         self.own_optimizers = {
@@ -91,6 +89,18 @@ class _Features:
                 f"Received: {what}={inputs!r}"
             )
         return flat
+
+
+def _shared(table, tables):
+    """Returns the equal one of some tables, to which this one is added otherwise.
+
+    Features of one table have tables of their own after `get_config`.
+    """
+    for other in tables:
+        if other.name == table.name and other.get_config() == table.get_config():
+            return other
+    tables.append(table)
+    return table
 
 
 def _add_leaves(configs, inputs, flat):
@@ -363,15 +373,15 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
 
     def save_own_variables(self, store: Any) -> None:
         """Saves the tables by name, whatever their parts; called by Keras."""
-        dynamic_files.save(self._growing, store, key_of)
+        dynamic_files.save(self._growing, store)
         for name in self._tables.by_name:
-            store[key_of(name)] = self._tables.read(name)
-        layout_now = saved_layout.as_json(self._tables.slabs)
+            store[self._tables.key_in_files(name)] = self._tables.read(name)
+        layout_now = saved_layout.as_json(self._tables)
         store[_LAYOUT] = np.frombuffer(layout_now.encode(), np.uint8)
 
     def load_own_variables(self, store: Any) -> None:
         """Loads tables that were saved by name; called by Keras."""
-        saved = set(store.keys())
+        saved, key_of = set(store.keys()), self._tables.key_in_files
 
         def check(name):
             if key_of(name) not in saved:
@@ -390,7 +400,7 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
             self._check_layout(store)
         with being_set:
             # This comes first, since it may refuse the file before anything is written.
-            dynamic_files.load(self._growing, store, key_of, self.name)
+            dynamic_files.load(self._growing, store, self.name)
             for name in fitting:
                 self._tables.write(name, store[key_of(name)][...])
 
@@ -399,7 +409,7 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
         saved = bytes(np.asarray(store[_LAYOUT][...])).decode()
         own, slabs = self._tables.slabs, saved_layout.from_json(saved)
         if (
-            saved != saved_layout.as_json(own)
+            saved != saved_layout.as_json(self._tables)
             and saved_layout.have_equal_shapes(slabs, own)
             and compat.holds_numbered_slots(store)
         ):
@@ -450,7 +460,9 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
                         structure["output_shape"] and tuple(structure["output_shape"]),
                     )
                 return {name: features_of(x) for name, x in structure.items()}
-            return type(structure)(features_of(x) for x in structure)
+            found = map(features_of, structure)
+            is_named = hasattr(structure, "_fields")  # a named tuple
+            return type(structure)(*found) if is_named else type(structure)(found)
 
         config["feature_configs"] = features_of(config["feature_configs"])
         return cls(**config)

@@ -133,11 +133,11 @@ class DynamicEmbedding(GrowingLayer, tf.keras.layers.Layer):
 
     def save_own_variables(self, store: Any) -> None:
         """Saves the rows by key; called by Keras."""
-        dynamic_files.save(self._growing, store, _key_of)
+        dynamic_files.save(self._growing, store)
 
     def load_own_variables(self, store: Any) -> None:
         """Loads rows that were saved by key; called by Keras."""
-        dynamic_files.load(self._growing, store, _key_of, self.name)
+        dynamic_files.load(self._growing, store, self.name)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the configuration; `from_config` makes an equal layer of it."""
@@ -153,9 +153,3 @@ class DynamicEmbedding(GrowingLayer, tf.keras.layers.Layer):
 
     def __reduce__(self) -> Any:
         return reduced(self)
-
-
-def _key_of(name: str) -> str:
-    """Returns the key of the one table, which is the same for any name of the layer."""
-    del name
-    return "embeddings"

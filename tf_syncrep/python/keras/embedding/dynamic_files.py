@@ -7,7 +7,7 @@ they are found by key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -28,27 +28,23 @@ _LAYOUT = "%dynamic_layout"
 # of Keras' own optimizers may still hold values of their former keys.
 _RESTING = "%resting"
 
-KeyOf = Callable[[str], str]
 
-
-def save(tables: DynamicTables, store: Any, key_of: KeyOf) -> None:
+def save(tables: DynamicTables, store: Any) -> None:
     """Saves the rows in use of tables."""
     for name in tables.by_name:
-        rows = tables.rows_of(name)
-        store[key_of(name)] = tables.values_of(name, rows)
+        rows, key = tables.rows_of(name), tables.key_in_files(name)
+        store[key] = tables.values_of(name, rows)
         for kind, values in zip(_KINDS, rows, strict=True):
-            store[key_of(name) + kind] = values
+            store[key + kind] = values
     for number, slab in enumerate(tables.slabs):
         for part_number, part in enumerate(tables.parts(slab)):
             rows = tables.resting_rows(slab, part)
             store[f"{_RESTING}.{number}.{part_number}"] = rows
     if tables.by_name:
-        store[_LAYOUT] = np.frombuffer(
-            saved_layout.as_json(tables.slabs).encode(), np.uint8
-        )
+        store[_LAYOUT] = np.frombuffer(saved_layout.as_json(tables).encode(), np.uint8)
 
 
-def load(tables: DynamicTables, store: Any, key_of: KeyOf, layer: str) -> None:
+def load(tables: DynamicTables, store: Any, layer: str) -> None:
     """Loads what `save` has saved.
 
     Raises ValueError: a table is missing, its rows have another width, or there are
@@ -61,7 +57,7 @@ def load(tables: DynamicTables, store: Any, key_of: KeyOf, layer: str) -> None:
     by_name: dict[str, tuple[Rows, Any]] = {}
 
     def read(name):
-        key = key_of(name)
+        key = tables.key_in_files(name)
         if any(key + kind not in saved for kind in ("", *_KINDS)):
             raise ValueError(
                 f"Layer {layer!r} must be loaded from a file with its tables, those "
@@ -76,8 +72,8 @@ def load(tables: DynamicTables, store: Any, key_of: KeyOf, layer: str) -> None:
         misfits.fits(read, tables, name)
     if compat.holds_numbered_slots(store):
         saved_as = bytes(np.asarray(store[_LAYOUT][...])).decode()
-        layout = saved_layout.as_json(tables.slabs)
-        if saved_as != layout:
+        layout = saved_layout.as_json(tables)
+        if saved_layout.with_names_of(tables, saved_as) != layout:
             raise ValueError(
                 f"Tables of layer {layer!r} that grow lie in other parts than in the "
                 f"file: {layout}; there {saved_as}. Keras would load the "

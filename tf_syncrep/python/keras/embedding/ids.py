@@ -49,6 +49,8 @@ def as_integers(ids: tf.Tensor, of: str, vocabulary_size: int) -> tf.Tensor:
     # Wider integers would wrap around, and other ids would become valid ones.
     is_wide = ids.dtype.is_integer and ids.dtype.size >= 4
     fits = vocabulary_size <= tf.int32.max and not is_wide
+    if ids.dtype.is_floating:  # A cast rounds toward 0, and -0.5 would become an id.
+        ids = tf.floor(ids)
     return tf.cast(ids, tf.int32 if fits else tf.int64)
 
 

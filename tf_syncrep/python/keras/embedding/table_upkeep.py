@@ -66,8 +66,9 @@ class TableUpkeep(tf.keras.callbacks.Callback):
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Maintains the tables before the first step, to tell them its number."""
         del batch, logs
-        optimizers = optimizers_of(self.model)
-        if self._steps is None and all(map(trainer.is_optimizer_built, optimizers)):
+        if self._steps is None and all(
+            map(trainer.is_optimizer_built, optimizers_of(self.model))
+        ):
             self._maintain()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -208,7 +209,8 @@ class TableUpkeep(tf.keras.callbacks.Callback):
 
 def with_upkeep(model: Any, callbacks: Any, maintains: bool) -> Any:
     """Adds a TableUpkeep to callbacks of `fit` if the model has tables that grow."""
-    if not any(isinstance(x, GrowingLayer) for x in trainer.layers_of(model)):
+    layers = trainer.layers_of(model)
+    if not any(isinstance(x, GrowingLayer) and x._growing.sizes for x in layers):
         return callbacks
     is_list = isinstance(callbacks, tf.keras.callbacks.CallbackList)
     each = callbacks.callbacks if is_list else tf.nest.flatten(callbacks or [])

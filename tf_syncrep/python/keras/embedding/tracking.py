@@ -53,27 +53,29 @@ def track_dynamic(layer: Any, tables: DynamicTables) -> None:
     for name in tables.variable_names:
         compat.untrack(layer, name)
     root = tf.train.Checkpoint()
-    state = _DynamicLayout(layer.name, tables)
-    root.layout = state
+    state = root.layout = _DynamicLayout(layer.name, tables, root)
     setattr(root, _name_of(state.layout), _numbered(tables.all_variables()))
     # In Keras 3 a path leads from optimizers to the variables themselves.
-    compat.track(tables.all_trained()[0], "layout", _DynamicLayout(layer.name, tables))
+    of_variable = _DynamicLayout(layer.name, tables, root)
+    compat.track(tables.all_trained()[0], "layout", of_variable)
     compat.track(layer, "_saved_dynamic_tables", root)
 
 
 class _DynamicLayout(tf.train.experimental.PythonState):
     """Refuses tables that grow if their layout has changed, and has others give way."""
 
-    def __init__(self, layer_name: str, tables: DynamicTables):
-        self._layer_name, self._tables = layer_name, tables
-        self.layout = saved_layout.as_json(tables.slabs)
+    def __init__(
+        self, layer_name: str, tables: DynamicTables, root: tf.train.Checkpoint
+    ):
+        self._layer_name, self._tables, self._root = layer_name, tables, root
+        self.layout = saved_layout.as_json(tables)
 
     def serialize(self) -> str:
         return self.layout
 
     def deserialize(self, string_value: Any) -> None:
         saved = _as_string(string_value)
-        if saved != self.layout:
+        if saved_layout.with_names_of(self._tables, saved) != self.layout:
             raise ValueError(
                 f"Tables of layer {self._layer_name!r} that grow must lie as they lie "
                 f"in the checkpoint: {self.layout}; there {saved}. "
@@ -83,6 +85,11 @@ class _DynamicLayout(tf.train.experimental.PythonState):
         for slab in self._tables.slabs:
             for part in self._tables.parts(slab):
                 self._tables.give_way(part)
+        if saved != self.layout:
+            # TensorFlow restores what gets a name that is in the checkpoint.
+            parts = getattr(self._root, _name_of(self.layout))
+            setattr(self._root, _name_of(saved), parts)
+            delattr(self._root, _name_of(saved))
 
 
 class _State(tf.train.experimental.PythonState):
@@ -127,7 +134,7 @@ class _Layout(tf.train.experimental.PythonState):
 
     def __init__(self, layer_name: str, tables: Tables, root: tf.train.Checkpoint):
         self._layer_name, self._tables, self._root = layer_name, tables, root
-        self.layout = saved_layout.as_json(tables.slabs)
+        self.layout = saved_layout.as_json(tables)
 
     def serialize(self) -> str:
         return self.layout

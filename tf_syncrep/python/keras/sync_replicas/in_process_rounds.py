@@ -112,16 +112,18 @@ class InProcessRounds(Rounds):
             self._end_round()
         return pending
 
-    def begin_maintenance(self) -> bool:
+    def may_begin_maintenance(self) -> bool:
         """Returns whether rows of tables may be removed now: once in each round.
 
         While no gradient waits, rows may always be removed.
         """
-        if int(self._pending.numpy()) == 0:
-            return True
-        this_round, before = int(self._round.numpy()), self._maintained_round
-        self._maintained_round = this_round
-        return this_round != before
+        is_open = int(self._pending.numpy()) > 0
+        return not is_open or int(self._round.numpy()) != self._maintained_round
+
+    def begin_maintenance(self) -> None:
+        """Notes the round, if gradients wait for its end."""
+        if int(self._pending.numpy()) > 0:
+            self._maintained_round = int(self._round.numpy())
 
     def configure(self, quorum: int, total: int) -> None:
         """Changes how many gradients make up an update."""

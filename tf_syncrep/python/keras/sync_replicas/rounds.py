@@ -82,16 +82,17 @@ class Rounds:
         """
         function()
 
-    def begin_maintenance(self) -> bool:
+    def may_begin_maintenance(self) -> bool:
         """Returns whether rows of tables may be removed now, between two steps.
 
         Gradients that wait for the end of a round name rows by number. A row that one
         maintenance removes gets a new key after the next one, so the round that was
         open at the first one has to end in between.
-
-        Returns whether a maintenance may begin; then one has to follow.
         """
         return not self.maintains_tables
+
+    def begin_maintenance(self) -> None:
+        """Notes that rows of tables are removed now."""
 
     def drop(self) -> int:
         """Drops the gradients of the open round; returns how many."""

@@ -178,9 +178,13 @@ class RoundsOptimizer(OuterOptimizer):
             yield self._rounds
             self._rounds.finish(flush=self.flush_last)
 
-    def begin_maintenance(self) -> bool:
-        """Returns whether rows of tables may be removed now; then they have to be."""
-        return self._rounds.begin_maintenance()
+    def may_begin_maintenance(self) -> bool:
+        """Returns whether rows of tables may be removed now."""
+        return self._rounds.may_begin_maintenance()
+
+    def begin_maintenance(self) -> None:
+        """Notes that rows of tables are removed now."""
+        self._rounds.begin_maintenance()
 
     def drop_gradients(self, reason: str) -> None:
         """Drops the gradients that wait for the end of a round, and says so."""

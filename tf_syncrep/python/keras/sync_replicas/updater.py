@@ -124,14 +124,15 @@ class Updater(Rounds):
         with self._lock, self._said():
             self._training = None
             step = tf.cast(self._iterations.read_value(), tf.int64)
-            self._training = training = _Training(self._open_fn(step))
+            training = _Training(self._open_fn(step))
             training.thread = threading.Thread(
                 target=self._run,
                 args=(training, int(step)),
                 name="sync_replicas_updater",
                 daemon=True,
             )
-            training.thread.start()
+            training.thread.start()  # which fails on a machine with too many threads
+            self._training = training
         _running.add(self)
 
     @property

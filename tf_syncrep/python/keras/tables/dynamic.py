@@ -92,9 +92,13 @@ class Dynamic:
     evaluation, prediction and serving alike, and its gradient is dropped.
 
     Args:
-        max_rows: how many rows there may be, on all parameter servers together. This
-            bounds the memory but takes none: a row takes memory when it is first used.
-            (`tfs.keras.MinCount` does, and so do the slots of Keras' own optimizers.)
+        max_rows: how many rows there may be, on all parameter servers together. Each of
+            several has room for its share, and for four times the square root of that
+            in addition. This bounds the memory but takes none: a row takes memory when
+            it is first used, and so do its slots that begin at 0 in the optimizers of
+            `tfs.keras`. (What takes memory for all rows at once: `tfs.keras.MinCount`,
+            slots of Keras' own optimizers, and those of `tfs.keras.Adagrad` and
+            `tfs.keras.FTRL` unless `initial_accumulator_value` is 0.)
         admit: None to give a row to each id at once, or a `tfs.keras.MinCount`.
         evict: None to refuse new ids when the table is full, or the rule that chooses
             the rows to remove: `tfs.keras.LeastRecent()` or

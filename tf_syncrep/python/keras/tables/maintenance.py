@@ -130,18 +130,22 @@ class Maintenance:
             )
 
     def may_begin(self) -> bool:
-        """Returns whether rows may be removed now; then a maintenance has to follow.
+        """Returns whether rows may be removed now.
 
         Optimizers that collect gradients are asked, which say no to a second
         maintenance within a round.
         """
+        return all(x.may_begin_maintenance() for x in self._collecting())
+
+    def _collecting(self) -> list[Any]:
         trainers = _trainers_of(self._tables)
-        collecting = [x for x in trainers if hasattr(x, "begin_maintenance")]
-        return all(optimizer.begin_maintenance() for optimizer in collecting)
+        return [x for x in trainers if hasattr(x, "may_begin_maintenance")]
 
     def run(self, step: int) -> None:
         """Maintains the tables now, after so many steps."""
         with compat.apart_from_closures():
+            for optimizer in self._collecting():
+                optimizer.begin_maintenance()
             for tables in self._tables:
                 if tables.has_rested:
                     tables.has_rested = False

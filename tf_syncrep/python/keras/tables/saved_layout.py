@@ -6,9 +6,10 @@ import json
 from collections.abc import Sequence
 
 from tf_syncrep.python.embedding.layout import Slab, Table
+from tf_syncrep.python.keras.tables.stacked_tables import StackedTables
 
 
-def as_json(slabs: Sequence[Slab]) -> str:
+def as_json(tables: StackedTables) -> str:
     """Describes slabs in JSON, from which `from_json` makes equal ones."""
     return json.dumps(
         [
@@ -16,11 +17,28 @@ def as_json(slabs: Sequence[Slab]) -> str:
                 "num_parts": slab.num_parts,
                 "width": slab.width,
                 "dtype": slab.dtype,
-                "tables": [[x.name, x.vocabulary_size] for x in slab.tables],
+                "tables": [
+                    [tables.name_in_files(x.name), x.vocabulary_size]
+                    for x in slab.tables
+                ],
             }
-            for slab in slabs
+            for slab in tables.slabs
         ]
     )
+
+
+def with_names_of(tables: StackedTables, saved: str) -> str:
+    """Returns what `as_json` would return for a layout now.
+
+    In older files a table has the layer's name if it is the only one of its layer.
+    """
+    slabs = json.loads(saved)
+    if tables.named_by_layer:
+        for slab in slabs:
+            slab["tables"] = [
+                [tables.name_in_files(name), size] for name, size in slab["tables"]
+            ]
+    return json.dumps(slabs)
 
 
 def from_json(saved: str) -> list[Slab]:

@@ -61,11 +61,6 @@ def load(optimizer: Any, store: Any) -> bool:
     return _load(optimizer, trained, store) or _load(optimizer, several, store)
 
 
-def key_of(name: str) -> str:
-    """Returns the name of a table in files, where a slash would separate folders."""
-    return name.replace("%", "%25").replace("/", "%2F")
-
-
 def _load(optimizer, by_name, store):
     """Loads slots of some tables by name, and all other slots by number."""
     saved = _slots(optimizer, by_name)
@@ -130,13 +125,11 @@ def _slots(optimizer, all_tables):
             parts = tables.trained(tables.slab_of(name))
             if not optimizer.has_slots_of(parts[0]):
                 continue  # The table has an optimizer of its own.
-            is_one = isinstance(tables, DynamicTables) and tables.named_by_layer
-            in_file = "embeddings" if is_one else name
             by_part = slots_by_variable(optimizer, parts)
             of_parts = [by_part[id(compat.native(part))] for part in parts]
             for kind in of_parts[0]:
                 slots = [of_part[kind] for of_part in of_parts]
-                key = f"{kind}.{number}.{key_of(in_file)}"
+                key = f"{kind}.{number}.{tables.key_in_files(name)}"
                 found.append((key, tables, name, slots))
     return found
 

@@ -16,6 +16,8 @@ from tf_syncrep.python.keras import compat
 
 # How many bytes are read or written at a time.
 CHUNK_BYTES = 64 * 2**20
+# The name in files of a table that is the only one of its layer.
+_ONLY = "embeddings"
 
 
 class PartsBySlab(dict[str, list[Any]]):
@@ -31,8 +33,8 @@ class PartsBySlab(dict[str, list[Any]]):
 class StackedTables:
     """Tables in slabs, whose parts are variables of a layer.
 
-    `named_by_layer`: whether files name the tables below the layer, as they do
-    variables; otherwise they use the tables' own names.
+    `named_by_layer`: whether it is the one table of its layer, which files name below
+    the layer, as they do variables; otherwise they use the tables' own names.
     """
 
     def __init__(self, slabs: Sequence[Any], named_by_layer: bool):
@@ -45,6 +47,14 @@ class StackedTables:
     def slab_of(self, name: str) -> Any:
         """Returns the slab that a table is in."""
         return self._slab_of[name]
+
+    def name_in_files(self, name: str) -> str:
+        """Returns a table's name in files, whatever name its layer got from Keras."""
+        return _ONLY if self.named_by_layer else name
+
+    def key_in_files(self, name: str) -> str:
+        """Returns the name where a slash would separate folders."""
+        return self.name_in_files(name).replace("%", "%25").replace("/", "%2F")
 
     def trained(self, slab: Any) -> list[Any]:
         """Returns Keras' variables with a slab's vectors; to be overridden."""

@@ -193,7 +193,7 @@ class _Stay:
 
 # Guards all mutable state here. The garbage collector closes sessions in any thread,
 # also in one that holds the lock. That thread waits for another one's session, which
-# tells the gate: a session of a graph that is not watched is made and closed without it.
+# tells the gate: sessions of graphs that are not watched are made and closed without.
 _lock = threading.RLock()
 _of_graph: weakref.WeakKeyDictionary[tf.Graph, list[Departures]] = (
     weakref.WeakKeyDictionary()

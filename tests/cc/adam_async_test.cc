@@ -1,32 +1,41 @@
 // AdamAsync on plain memory: its bits stay the same from version to version,
 // and what others read stays as it was. apply_rule_test.cc has its formulas.
 
-#include "tf_syncrep/cc/lib/adam_async.h"
+#include "tf_syncrep/cc/lib/rules/adam_async.h"
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/cc/row_arrays.h"
 #include "tests/cc/thread_sharder.h"
+#include "tf_syncrep/cc/lib/rules/apply_rule.h"
+#include "tf_syncrep/cc/lib/rules/rules.h"
 
 namespace tf_syncrep {
 namespace {
 
+// A rule by its name, with its numbers.
 template <typename Slot>
-std::vector<AdamAsyncUpdate<Slot>> AllUpdates() {
-  std::vector<AdamAsyncUpdate<Slot>> updates;
-  for (const AdamAsyncFormula formula :
-       {AdamAsyncFormula::kAdam, AdamAsyncFormula::kNesterov,
-        AdamAsyncFormula::kRmsprop}) {
-    updates.push_back({formula, Slot(0.01), Slot(0.9), Slot(0.99), Slot(1e-6)});
+struct NamedRule {
+  const char* name;
+  std::array<Slot, 4> numbers;
+};
+
+template <typename Slot>
+std::vector<NamedRule<Slot>> AllRules() {
+  std::vector<NamedRule<Slot>> rules;
+  for (const auto& [name, beta1] : {std::pair("adam_async", 0.9),
+                                    {"adam_async_nesterov", 0.9},
+                                    {"adam_async_rmsprop", 0.5},
+                                    {"adam_async_rmsprop", 0.0}}) {
+    rules.push_back({name, {Slot(0.01), Slot(beta1), Slot(0.99), Slot(1e-6)}});
   }
-  updates.back().beta1 = Slot(0.5);
-  updates.push_back({AdamAsyncFormula::kRmsprop, Slot(0.01), Slot(0),
-                     Slot(0.99), Slot(1e-6)});
-  return updates;
+  return rules;
 }
 
 // Numbers in [-1, 1), the same with every standard library.
@@ -64,11 +73,7 @@ struct Table {
     }
   }
 
-  void Apply(const AdamAsyncUpdate<Slot>& update, const std::vector<T>& grad,
-             Sharder& sharder) {
-    ApplyAdamAsync<T>(update, static_cast<int64_t>(var.size()), grad.data(),
-                      var.data(), m.data(), v.data(), sharder);
-  }
+  RuleArrays<T> arrays() { return {var.data(), {m.data(), v.data()}}; }
 
   void AddTo(uint64_t* digest) const {
     AddToDigest(var, digest);
@@ -106,19 +111,21 @@ TYPED_TEST(AdamAsyncTest, BitsAreThoseThatWereRecorded) {
   uint64_t digest = kEmptyDigest;
   std::mt19937_64 random(14);
   ThreadSharder sharder(2);
-  for (const auto& update : AllUpdates<SlotType<T>>()) {
+  for (const auto& [name, numbers] : AllRules<SlotType<T>>()) {
     Table<T> table(num_rows * row_size, random);
     for (int step = 0; step < 2; ++step) {
       const auto grad = PortableNumbers<T>(num_rows * row_size, random);
-      table.Apply(update, grad, sharder);
       // Some rows occur several times, and some do not occur.
       std::vector<int64_t> rows;
       for (int64_t i = 0; i < num_rows; ++i) {
         rows.push_back(static_cast<int64_t>(random() % num_rows));
       }
-      SparseApplyAdamAsync<T>(update, GroupsOf(rows), row_size, grad.data(),
-                              table.var.data(), table.m.data(), table.v.data(),
-                              sharder);
+      WithRule(name, numbers.data(), [&](const auto& rule) {
+        ApplyRule(RuleOf<T>(rule), num_rows, row_size, grad.data(),
+                  table.arrays(), sharder);
+        SparseApplyRule(RuleOf<T>(rule), GroupsOf(rows), row_size, grad.data(),
+                        table.arrays(), sharder);
+      });
     }
     table.AddTo(&digest);
   }

@@ -170,7 +170,7 @@ struct AdamAsyncCase {
   using Rule = AdamAsyncRule<Slot, kFormula>;
   template <typename Slot>
   static Rule<Slot> Make() {
-    return {{kFormula, Slot(0.125), Slot(0.75), Slot(0.5), Slot(0.25)}};
+    return {Slot(0.125), Slot(0.75), Slot(0.5), Slot(0.25)};
   }
   static void Update(const Doubles& g, Row* row) {
     for (size_t i = 0; i < g.size(); ++i) {

@@ -13,8 +13,9 @@
 #include "tests/cc/cuda_emulation.h"
 #include "tests/cc/row_arrays.h"
 #include "tests/cc/thread_sharder.h"
-#include "tf_syncrep/cc/lib/adam_async.h"
 #include "tf_syncrep/cc/lib/cuda/adam_async_kernels.h"
+#include "tf_syncrep/cc/lib/rules/apply_rule.h"
+#include "tf_syncrep/cc/lib/rules/rules.h"
 
 namespace tf_syncrep {
 namespace {
@@ -54,25 +55,38 @@ struct State {
             &lr,     &beta1,     &beta2,   &epsilon, momentum};
   }
 
-  // Takes the step as a CPU kernel would, which also advances the powers.
-  AdamAsyncUpdate<Slot> TakeStep() {
-    if (formula == AdamAsyncFormula::kRmsprop) {
-      return {formula, lr, momentum < 0 ? beta1 : Slot(momentum), beta2,
-              epsilon};
+  // Takes a step on the CPU, which also advances the powers. `apply` is called
+  // with the rule, the arrays and a sharder.
+  template <typename Apply>
+  void Step(const Apply& apply) {
+    Slot numbers[] = {lr, beta1, beta2, epsilon};
+    if (formula != AdamAsyncFormula::kRmsprop) {
+      numbers[0] = AdamAsyncStepSize(lr, beta1_power, beta2_power);
+      beta1_power *= beta1;
+      beta2_power *= beta2;
+    } else if (momentum >= 0) {
+      numbers[1] = Slot(momentum);
     }
-    const Slot step_size = AdamAsyncStepSize(lr, beta1_power, beta2_power);
-    beta1_power *= beta1;
-    beta2_power *= beta2;
-    return {formula, step_size, beta1, beta2, epsilon};
+    ThreadSharder sharder(1);
+    const RuleArrays<T> arrays = {var.data(), {m.data(), v.data()}};
+    WithRule(
+        kAdamAsyncNames[static_cast<int>(formula)], numbers,
+        [&](const auto& rule) { apply(RuleOf<T>(rule), arrays, sharder); });
   }
 
-  // Takes a sparse step on the CPU.
+  void DenseStep(const std::vector<T>& grad) {
+    Step([&](const auto& rule, const auto& arrays, Sharder& sharder) {
+      ApplyRule(rule, static_cast<int64_t>(grad.size()), /*row_size=*/1,
+                grad.data(), arrays, sharder);
+    });
+  }
+
   void SparseStep(const std::vector<int64_t>& indices, int64_t row_size,
                   const std::vector<T>& grad) {
-    ThreadSharder sharder(1);
-    SparseApplyAdamAsync<T>(TakeStep(), GroupsOf(indices), row_size,
-                            grad.data(), var.data(), m.data(), v.data(),
-                            sharder);
+    Step([&](const auto& rule, const auto& arrays, Sharder& sharder) {
+      SparseApplyRule(rule, GroupsOf(indices), row_size, grad.data(), arrays,
+                      sharder);
+    });
   }
 
   void ExpectSameBits(const State& other) const {
@@ -159,14 +173,11 @@ TYPED_TEST_SUITE(CudaAdamAsyncTest, AllTypes);
 
 TYPED_TEST(CudaAdamAsyncTest, DenseHasTheBitsOfTheCpu) {
   using T = TypeParam;
-  ThreadSharder sharder(1);
   for (const AdamAsyncFormula formula : kFormulas) {
     for (const int64_t size : {0, 7, 9001}) {
       const std::vector<T> grad = RandomArray<T>(size, 10, -1);
       State<T> expected(size, formula);
-      ApplyAdamAsync<T>(expected.TakeStep(), size, grad.data(),
-                        expected.var.data(), expected.m.data(),
-                        expected.v.data(), sharder);
+      expected.DenseStep(grad);
       State<T> vectors(size, formula);
       Launch(/*num_blocks=*/3, kBlockThreads,
              gpu::DenseKernel<kVectorWidth<T>, T>, vectors.OnGpu(), 3, size,

@@ -12,10 +12,10 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
-#include "tf_syncrep/cc/kernels/adam_async_op.h"
+#include "tf_syncrep/cc/kernels/rule_op.h"
 #include "tf_syncrep/cc/kernels/update_checks.h"
 #include "tf_syncrep/cc/lib/cuda/adam_async.h"
-#include "tf_syncrep/cc/ops/adam_async_inputs.h"
+#include "tf_syncrep/cc/ops/rule_inputs.h"
 #include "tf_syncrep/cc/tf/gpu_context.h"
 #include "tf_syncrep/cc/tf/lib_type.h"
 #include "tf_syncrep/cc/tf/locked_variables.h"
@@ -28,6 +28,7 @@ using tensorflow::AsyncOpKernel;
 using tensorflow::DT_INT64;
 using tensorflow::DT_INT8;
 using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
@@ -35,62 +36,68 @@ using Access = LockedVariables::Access;
 
 // The arguments of both ops' launches.
 template <typename LibT>
-GpuAdamAsync<LibT> Arguments(OpKernelContext* ctx, AdamAsyncFormula formula,
-                             LibT* var, LockedVariables& variables) {
+GpuAdamAsync<LibT> Arguments(OpKernelContext* ctx, const RuleOp& op,
+                             LockedVariables& variables) {
   using Slot = SlotType<LibT>;
-  const auto scalar = [ctx](AdamAsyncInput input) {
-    return Data<const Slot>(ctx->input(input));
+  const auto number = [&](int i) {
+    return Data<const Slot>(ctx->input(op.inputs.number(i)));
   };
-  return {formula,
-          var,
-          variables.data<Slot>(kM),
-          variables.data<Slot>(kV),
-          variables.data<Slot>(kBeta1Power),
-          variables.data<Slot>(kBeta2Power),
-          scalar(kLr),
-          scalar(kBeta1),
-          scalar(kBeta2),
-          scalar(kEpsilon),
-          /*rmsprop_momentum=*/-1.0f};
+  return {op.formula,
+          variables.data<LibT>(kRuleVar),
+          variables.data<Slot>(op.inputs.slot(0)),
+          variables.data<Slot>(op.inputs.slot(1)),
+          variables.data<Slot>(op.inputs.power(0)),
+          variables.data<Slot>(op.inputs.power(1)),
+          /*lr=*/number(0),
+          /*beta1=*/number(1),
+          /*beta2=*/number(2),
+          /*epsilon=*/number(3),
+          op.rmsprop_momentum};
 }
 
 template <typename T>
-class ApplyAdamAsyncGpuOp final : public AdamAsyncOpBase<T, OpKernel> {
+class ApplyAdamAsyncGpuOp final : public OpKernel {
  public:
-  using Base = AdamAsyncOpBase<T, OpKernel>;
-  using Base::Base;
+  using LibT = LibType<T>;
+
+  explicit ApplyAdamAsyncGpuOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, op_.Find(ctx));
+  }
 
   void Compute(OpKernelContext* ctx) override {
     {
       LockedVariables variables;
       OP_REQUIRES_OK(ctx,
-                     this->LockAndCheck(ctx, Access::kExclusive, &variables));
-      OP_REQUIRES_OK(ctx, CheckSameShapeAsVar("grad", ctx->input(kGrad).shape(),
-                                              variables.tensor(kVar).shape()));
-      for (const AdamAsyncInput input :
-           {kVar, kM, kV, kBeta1Power, kBeta2Power}) {
-        OP_REQUIRES_OK(ctx, variables.PrepareToWrite(ctx, input));
-      }
-      OP_REQUIRES_OK(ctx, LaunchStatus(ApplyAdamAsyncOnGpu(
-                              Arguments(ctx, this->Formula(),
-                                        Base::VarData(variables), variables),
-                              variables.tensor(kVar).NumElements(),
-                              Base::GradData(ctx), GpuStreamOf(ctx))));
+                     op_.LockAndCheck(ctx, Access::kExclusive, &variables));
+      const Tensor& grad = ctx->input(op_.inputs.grad());
+      OP_REQUIRES_OK(ctx,
+                     CheckSameShapeAsVar("grad", grad.shape(),
+                                         variables.tensor(kRuleVar).shape()));
+      OP_REQUIRES_OK(
+          ctx, PrepareToWrite(ctx, kRuleVar, op_.inputs.number(0), &variables));
+      OP_REQUIRES_OK(
+          ctx, LaunchStatus(ApplyAdamAsyncOnGpu(
+                   Arguments<LibT>(ctx, op_, variables), grad.NumElements(),
+                   Data<const LibT>(grad), GpuStreamOf(ctx))));
     }
     ForwardRefToOutput(ctx);
   }
+
+ private:
+  RuleOp op_;
 };
 
 template <typename T>
-class SparseApplyAdamAsyncGpuOp final
-    : public SparseAdamAsyncOpBase<T, AsyncOpKernel> {
+class SparseApplyAdamAsyncGpuOp final : public AsyncOpKernel {
  public:
-  using Base = SparseAdamAsyncOpBase<T, AsyncOpKernel>;
-  using Base::Base;
-  using typename Base::LibT;
+  using LibT = LibType<T>;
 
-  void ComputeAsync(OpKernelContext* ctx,
-                    AsyncOpKernel::DoneCallback done) override {
+  explicit SparseApplyAdamAsyncGpuOp(OpKernelConstruction* ctx)
+      : AsyncOpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, op_.Find(ctx));
+  }
+
+  void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
     Tensor bad_index;
     int64_t num_rows = 0;
     OP_REQUIRES_OK_ASYNC(ctx, Launch(ctx, &bad_index, &num_rows), done);
@@ -120,16 +127,17 @@ class SparseApplyAdamAsyncGpuOp final
   // that the stream fills with a GpuBadIndex.
   absl::Status Launch(OpKernelContext* ctx, Tensor* bad_index,
                       int64_t* num_rows) const {
-    const Access access =
-        this->use_locking_ ? Access::kExclusive : Access::kShared;
     LockedVariables variables;
-    TF_RETURN_IF_ERROR(this->LockAndCheck(ctx, access, &variables));
-    TF_RETURN_IF_ERROR(CheckSparseShapes(ctx->input(kGrad),
-                                         ctx->input(kIndices),
-                                         variables.tensor(kVar).shape()));
-    const Tensor& indices = ctx->input(kIndices);
+    TF_RETURN_IF_ERROR(op_.LockAndCheck(
+        ctx, op_.use_locking ? Access::kExclusive : Access::kShared,
+        &variables));
+    const Tensor& var = variables.tensor(kRuleVar);
+    const Tensor& grad = ctx->input(op_.inputs.grad());
+    const Tensor& indices = ctx->input(op_.inputs.indices());
+    TF_RETURN_IF_ERROR(CheckSparseShapes(grad, indices, var.shape()));
     const int64_t num_indices = indices.NumElements();
-    if (num_indices == 0 && (!this->count_empty_ || this->use_rmsprop_)) {
+    if (num_indices == 0 &&
+        (!op_.count_empty || op_.formula == AdamAsyncFormula::kRmsprop)) {
       return absl::OkStatus();
     }
     if (num_indices > kMaxGpuIndices) {
@@ -137,24 +145,19 @@ class SparseApplyAdamAsyncGpuOp final
           absl::StrCat("indices must have at most ", kMaxGpuIndices,
                        " elements on a GPU, but has ", num_indices));
     }
-    if (access == Access::kExclusive) {
-      for (const AdamAsyncInput input : {kVar, kM, kV}) {
-        TF_RETURN_IF_ERROR(variables.PrepareToWrite(ctx, input));
-      }
-    }
-    for (const AdamAsyncInput power : {kBeta1Power, kBeta2Power}) {
-      TF_RETURN_IF_ERROR(variables.PrepareToWrite(ctx, power));
-    }
+    TF_RETURN_IF_ERROR(
+        PrepareToWrite(ctx, op_.use_locking ? kRuleVar : op_.inputs.power(0),
+                       op_.inputs.number(0), &variables));
+    const auto arguments = Arguments<LibT>(ctx, op_, variables);
     if (num_indices == 0) {
       // Without indices only the powers change.
       return LaunchStatus(ApplyAdamAsyncOnGpu(
-          Arguments(ctx, this->Formula(), Base::VarData(variables), variables),
-          /*size=*/0, Base::GradData(ctx), GpuStreamOf(ctx)));
+          arguments, /*size=*/0, Data<const LibT>(grad), GpuStreamOf(ctx)));
     }
-    *num_rows = variables.tensor(kVar).dim_size(0);
-    const GpuSparseRows rows = {
-        *num_rows, ctx->input(kGrad).NumElements() / num_indices, num_indices,
-        indices.data(), indices.dtype() == DT_INT64};
+    *num_rows = var.dim_size(0);
+    const GpuSparseRows rows = {*num_rows, grad.NumElements() / num_indices,
+                                num_indices, indices.data(),
+                                indices.dtype() == DT_INT64};
     size_t workspace_bytes = 0;
     TF_RETURN_IF_ERROR(
         LaunchStatus(SparseAdamAsyncWorkspaceBytes(rows, &workspace_bytes)));
@@ -162,20 +165,19 @@ class SparseApplyAdamAsyncGpuOp final
     TF_RETURN_IF_ERROR(ctx->allocate_temp(
         DT_INT8, TensorShape({static_cast<int64_t>(workspace_bytes)}),
         &workspace));
-    if (this->validate_indices_) {
+    if (op_.validate_indices) {
       TF_RETURN_IF_ERROR(
           ctx->allocate_temp(DT_INT64, TensorShape({2}), bad_index));
     }
-    GpuAdamAsync<LibT> arguments = Arguments(
-        ctx, this->use_rmsprop_ ? AdamAsyncFormula::kRmsprop : this->Formula(),
-        Base::VarData(variables), variables);
-    arguments.rmsprop_momentum = this->rmsprop_momentum_;
     return LaunchStatus(SparseApplyAdamAsyncOnGpu(
-        arguments, rows, Base::GradData(ctx), workspace.data(), workspace_bytes,
-        this->validate_indices_ ? static_cast<GpuBadIndex*>(bad_index->data())
-                                : nullptr,
+        arguments, rows, Data<const LibT>(grad), workspace.data(),
+        workspace_bytes,
+        op_.validate_indices ? static_cast<GpuBadIndex*>(bad_index->data())
+                             : nullptr,
         GpuStreamOf(ctx)));
   }
+
+  RuleOp op_;
 };
 
 // Handles are on the host. All other inputs, indices and hyper-parameters too,

@@ -18,16 +18,15 @@
 
 namespace tf_syncrep {
 
-// The attributes of an op. Not every op has them, and some may have no count.
+// The attributes of an op. Those without a count may not have them.
 class RoundingAttributes {
  public:
-  absl::Status Find(tensorflow::OpKernelConstruction* ctx) {
-    if (!ctx->HasAttr("rounding_seed")) {
+  // `num_inputs` is the number of the op's inputs without a count.
+  absl::Status Find(tensorflow::OpKernelConstruction* ctx, int num_inputs) {
+    TF_RETURN_IF_ERROR(CheckNumRoundingCounts(ctx->num_inputs() - num_inputs));
+    has_count_ = ctx->num_inputs() > num_inputs;
+    if (!has_count_) {
       return absl::OkStatus();
-    }
-    has_count_ = true;
-    if (ctx->HasAttr("num_rounding_counts")) {
-      TF_RETURN_IF_ERROR(FindRoundingCount(*ctx, &has_count_));
     }
     TF_RETURN_IF_ERROR(ctx->GetAttr("rounding_seed", &seed_));
     TF_RETURN_IF_ERROR(ctx->GetAttr("first_row", &first_row_));

@@ -1,6 +1,7 @@
 // CPU kernels of the ops that update a variable by a rule: check, lock, call
 // cc/lib/rules.
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -11,24 +12,21 @@
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
 #include "tf_syncrep/cc/kernels/rounding_op.h"
+#include "tf_syncrep/cc/kernels/rule_op.h"
 #include "tf_syncrep/cc/kernels/update_checks.h"
 #include "tf_syncrep/cc/lib/float16.h"
 #include "tf_syncrep/cc/lib/rows/row_groups.h"
 #include "tf_syncrep/cc/lib/rules/apply_rule.h"
 #include "tf_syncrep/cc/lib/rules/rules.h"
 #include "tf_syncrep/cc/ops/rule_inputs.h"
-#include "tf_syncrep/cc/ops/update_shapes.h"
 #include "tf_syncrep/cc/tf/device_sharder.h"
 #include "tf_syncrep/cc/tf/lib_type.h"
 #include "tf_syncrep/cc/tf/locked_variables.h"
-#include "tf_syncrep/cc/tf/scalar_input.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
 namespace {
 
-using tensorflow::DataType;
-using tensorflow::DataTypeToEnum;
 using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
@@ -36,95 +34,73 @@ using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using Access = LockedVariables::Access;
 
-TensorShape RowSlotShape(const TensorShape& var_shape) {
-  TensorShape shape;
-  for (int i = 0; i < var_shape.dims(); ++i) {
-    shape.AddDim(i == 0 ? var_shape.dim_size(0) : 1);
-  }
-  return shape;
-}
-
-// What both kernels share: their variables and their rule.
 template <typename T>
 class RuleOpBase : public OpKernel {
  public:
   explicit RuleOpBase(OpKernelConstruction* ctx) : OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, CheckSlotType(*ctx));
-    OP_REQUIRES_OK(ctx, RuleInputs::Find(*ctx, &inputs_));
-    OP_REQUIRES_OK(ctx, rounding_.Find(ctx));
+    OP_REQUIRES_OK(ctx, op_.Find(ctx));
+  }
+
+  void Compute(OpKernelContext* ctx) final {
+    OP_REQUIRES_OK(ctx, Update(ctx));
+    ForwardRefToOutput(ctx);
   }
 
  protected:
   using LibT = LibType<T>;
   using Slot = SlotType<LibT>;
 
-  static constexpr DataType kDtype = DataTypeToEnum<T>::value;
-  static constexpr DataType kSlotDtype = DataTypeToEnum<Slot>::value;
+  virtual absl::Status Update(OpKernelContext* ctx) const = 0;
 
-  // Locks var, slots and the count; then checks all but the count and the
-  // gradient, and copies the numbers.
-  absl::Status LockAndCheck(OpKernelContext* ctx, Access access,
-                            LockedVariables* variables, RoundingCount* count,
-                            std::vector<Slot>* numbers) const {
-    std::vector<LockedVariables::Request> requests = {
-        {kRuleVar, "var", kDtype, access}};
-    for (int i = 0; i < inputs_.num_slots(); ++i) {
-      requests.push_back(
-          {inputs_.slot(i), inputs_.info->slots[i], kSlotDtype, access});
-    }
-    count->Request(ctx, &requests);
-    TF_RETURN_IF_ERROR(variables->Lock(ctx, requests));
-    const TensorShape& var_shape = variables->tensor(kRuleVar).shape();
-    for (int i = 0; i < inputs_.num_slots(); ++i) {
-      TF_RETURN_IF_ERROR(CheckSlotShape(
-          inputs_.info->slots[i], variables->tensor(inputs_.slot(i)).shape(),
-          var_shape));
-    }
-    for (int i = 0; i < inputs_.num_numbers(); ++i) {
-      const Tensor& number = ctx->input(inputs_.number(i));
-      TF_RETURN_IF_ERROR(CheckScalar(number, inputs_.info->numbers[i]));
-      numbers->push_back(*Data<const Slot>(number));
+  // Copies the rule's numbers.
+  absl::Status ReadNumbers(OpKernelContext* ctx,
+                           std::vector<Slot>* numbers) const {
+    for (int i = 0; i < op_.inputs.num_numbers(); ++i) {
+      numbers->push_back(*Data<const Slot>(ctx->input(op_.inputs.number(i))));
     }
     const Slot lr = numbers->front();
-    if (inputs_.info->divides_by_lr && !(lr >= 0)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          inputs_.info->numbers[0], " of rule ",
-          std::string(inputs_.info->name), " must be at least 0, but is ", lr));
+    if (op_.inputs.info->divides_by_lr && !(lr >= 0)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(op_.inputs.info->numbers[0], " of rule ",
+                       std::string(op_.inputs.info->name),
+                       " must be at least 0, but is ", lr));
     }
     return absl::OkStatus();
   }
 
   // A rate of 0 moves nothing. Rules that divide by it cannot compute that.
   bool MovesNothing(const std::vector<Slot>& numbers) const {
-    return inputs_.info->divides_by_lr && numbers.front() == 0;
+    return op_.inputs.info->divides_by_lr && numbers.front() == 0;
+  }
+
+  // RMSProp neither reads nor advances the powers.
+  bool TakesPowers() const {
+    return op_.has_powers() && op_.formula != AdamAsyncFormula::kRmsprop;
+  }
+
+  // Puts the step size or the momentum into AdamAsync's numbers, and advances
+  // the powers, which are prepared to be written.
+  void TakeStep(LockedVariables& variables, std::vector<Slot>& numbers) const {
+    if (TakesPowers()) {
+      Slot& beta1_power = *variables.data<Slot>(op_.inputs.power(0));
+      Slot& beta2_power = *variables.data<Slot>(op_.inputs.power(1));
+      numbers[0] = AdamAsyncStepSize(numbers[0], beta1_power, beta2_power);
+      beta1_power *= numbers[1];
+      beta2_power *= numbers[2];
+    } else if (op_.has_powers() && !(op_.rmsprop_momentum < 0)) {
+      numbers[1] = static_cast<Slot>(op_.rmsprop_momentum);
+    }
   }
 
   RuleArrays<LibT> Arrays(LockedVariables& variables) const {
     RuleArrays<LibT> arrays = {variables.data<LibT>(kRuleVar)};
-    for (int i = 0; i < inputs_.num_slots(); ++i) {
-      arrays.slots[i] = variables.data<Slot>(inputs_.slot(i));
+    for (int i = 0; i < op_.inputs.num_slots(); ++i) {
+      arrays.slots[i] = variables.data<Slot>(op_.inputs.slot(i));
     }
     return arrays;
   }
 
-  RuleInputs inputs_;
-  RoundingAttributes rounding_;
-
- private:
-  absl::Status CheckSlotShape(const char* name, const TensorShape& shape,
-                              const TensorShape& var_shape) const {
-    if (!inputs_.info->is_rowwise) {
-      return CheckSameShapeAsVar(name, shape, var_shape);
-    }
-    const TensorShape expected = RowSlotShape(var_shape);
-    if (shape == expected) {
-      return absl::OkStatus();
-    }
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, " must have shape ", expected.DebugString(),
-                     " for a var of shape ", var_shape.DebugString(),
-                     ", but has shape ", shape.DebugString()));
-  }
+  RuleOp op_;
 };
 
 template <typename T>
@@ -135,32 +111,38 @@ class ApplyRuleOp final : public RuleOpBase<T> {
   using typename Base::LibT;
   using typename Base::Slot;
 
-  void Compute(OpKernelContext* ctx) override {
+ private:
+  absl::Status Update(OpKernelContext* ctx) const override {
+    const RuleOp& op = this->op_;
     LockedVariables variables;
     std::vector<Slot> numbers;
-    RoundingCount count(this->rounding_);
-    OP_REQUIRES_OK(ctx, this->LockAndCheck(ctx, Access::kExclusive, &variables,
-                                           &count, &numbers));
+    RoundingCount count(op.rounding);
+    TF_RETURN_IF_ERROR(
+        op.LockAndCheck(ctx, Access::kExclusive, &variables, &count));
+    TF_RETURN_IF_ERROR(this->ReadNumbers(ctx, &numbers));
     const Tensor& var = variables.tensor(kRuleVar);
-    const Tensor& grad = ctx->input(this->inputs_.grad());
-    OP_REQUIRES_OK(ctx, CheckSameShapeAsVar("grad", grad.shape(), var.shape()));
-    OP_REQUIRES_OK(ctx, count.Prepare(ctx, variables));
+    const Tensor& grad = ctx->input(op.inputs.grad());
+    TF_RETURN_IF_ERROR(CheckSameShapeAsVar("grad", grad.shape(), var.shape()));
+    TF_RETURN_IF_ERROR(count.Prepare(ctx, variables));
     // Rows without elements still have slots of one number each, which stay.
-    if (var.NumElements() == 0 || this->MovesNothing(numbers)) {
-      return;
+    // Powers advance.
+    if (!op.has_powers() &&
+        (var.NumElements() == 0 || this->MovesNothing(numbers))) {
+      return absl::OkStatus();
     }
-    for (int i = 0; i < 1 + this->inputs_.num_slots(); ++i) {
-      OP_REQUIRES_OK(ctx, variables.PrepareToWrite(ctx, i));
-    }
-    const int64_t num_rows = var.dims() == 0 ? 1 : var.dim_size(0);
-    const int64_t row_size = var.NumElements() / num_rows;
+    TF_RETURN_IF_ERROR(
+        PrepareToWrite(ctx, kRuleVar, op.inputs.number(0), &variables));
+    this->TakeStep(variables, numbers);
     count.Take(variables);
+    const int64_t num_rows =
+        var.dims() == 0 ? 1 : std::max<int64_t>(var.dim_size(0), 1);
     DeviceSharder sharder(ctx);
-    WithRule(this->inputs_.info->name, numbers.data(), [&](const auto& rule) {
+    WithRule(op.inputs.info->name, numbers.data(), [&](const auto& rule) {
       ApplyRule(RuleOf<LibT>(rule, BestCpuLevel(), count.draws()), num_rows,
-                row_size, Data<const LibT>(grad), this->Arrays(variables),
-                sharder);
+                var.NumElements() / num_rows, Data<const LibT>(grad),
+                this->Arrays(variables), sharder);
     });
+    return absl::OkStatus();
   }
 };
 
@@ -168,73 +150,111 @@ template <typename T>
 class SparseApplyRuleOp final : public RuleOpBase<T> {
  public:
   using Base = RuleOpBase<T>;
+  using Base::Base;
   using typename Base::LibT;
   using typename Base::Slot;
 
-  explicit SparseApplyRuleOp(OpKernelConstruction* ctx) : Base(ctx) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("use_locking", &use_locking_));
-  }
-
-  void Compute(OpKernelContext* ctx) override {
+ private:
+  absl::Status Update(OpKernelContext* ctx) const override {
+    const RuleOp& op = this->op_;
+    TensorShape shape;
+    RowGroups rows;
+    TF_RETURN_IF_ERROR(FindRows(ctx, &shape, &rows));
     LockedVariables variables;
     std::vector<Slot> numbers;
-    RoundingCount count(this->rounding_);
-    const Access access = use_locking_ ? Access::kExclusive : Access::kShared;
-    OP_REQUIRES_OK(
-        ctx, this->LockAndCheck(ctx, access, &variables, &count, &numbers));
+    RoundingCount count(op.rounding);
+    TF_RETURN_IF_ERROR(op.LockAndCheck(
+        ctx, op.use_locking ? Access::kExclusive : Access::kShared, &variables,
+        &count));
     const TensorShape& var_shape = variables.tensor(kRuleVar).shape();
-    const Tensor& grad = ctx->input(this->inputs_.grad());
-    const Tensor& indices = ctx->input(this->inputs_.indices());
-    OP_REQUIRES_OK(ctx, CheckSparseShapes(grad, indices, var_shape));
-    RowGroups rows;
-    OP_REQUIRES_OK(ctx, GroupRows(ctx, indices, var_shape.dim_size(0),
-                                  RowGroups::BadRows::kRefused, &rows));
-    OP_REQUIRES_OK(ctx, count.Prepare(ctx, variables));
-    const bool moves = rows.size() > 0 && !this->MovesNothing(numbers);
-    if (use_locking_ && moves) {
-      for (int i = 0; i < 1 + this->inputs_.num_slots(); ++i) {
-        OP_REQUIRES_OK(ctx, variables.PrepareToWrite(ctx, i));
-      }
+    if (var_shape != shape) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "var must keep its shape during the update, but had ",
+          shape.DebugString(), " and has ", var_shape.DebugString()));
     }
+    TF_RETURN_IF_ERROR(this->ReadNumbers(ctx, &numbers));
+    const int64_t num_indices = ctx->input(op.inputs.indices()).NumElements();
+    if (num_indices == 0 && !op.count_empty) {
+      return absl::OkStatus();
+    }
+    TF_RETURN_IF_ERROR(count.Prepare(ctx, variables));
+    const bool moves = rows.size() > 0 && !this->MovesNothing(numbers);
+    if (op.use_locking && moves) {
+      TF_RETURN_IF_ERROR(
+          PrepareToWrite(ctx, kRuleVar, op.inputs.power(0), &variables));
+    }
+    if (this->TakesPowers()) {
+      TF_RETURN_IF_ERROR(PrepareToWrite(ctx, op.inputs.power(0),
+                                        op.inputs.number(0), &variables));
+    }
+    this->TakeStep(variables, numbers);
     // A call without rows counts, too, so that all parts of a table agree.
     count.Take(variables);
+    // The step is computed. If count and powers stayed locked, updates that may
+    // run side by side would wait for each other.
     count.Unlock(variables);
+    for (int i = 0; i < op.inputs.num_powers() && !op.use_locking; ++i) {
+      variables.Unlock(op.inputs.power(i));
+    }
     if (!moves) {
-      return;
+      return absl::OkStatus();
     }
     DeviceSharder sharder(ctx);
-    WithRule(this->inputs_.info->name, numbers.data(), [&](const auto& rule) {
+    const Tensor& grad = ctx->input(op.inputs.grad());
+    WithRule(op.inputs.info->name, numbers.data(), [&](const auto& rule) {
       SparseApplyRule(RuleOf<LibT>(rule, BestCpuLevel(), count.draws()), rows,
-                      grad.NumElements() / indices.NumElements(),
-                      Data<const LibT>(grad), this->Arrays(variables), sharder);
+                      grad.NumElements() / num_indices, Data<const LibT>(grad),
+                      this->Arrays(variables), sharder);
     });
+    return absl::OkStatus();
   }
 
- private:
-  bool use_locking_;
+  // Sorts the indices before powers and count are locked, so that updates that
+  // may run side by side do not wait for each other.
+  absl::Status FindRows(OpKernelContext* ctx, TensorShape* shape,
+                        RowGroups* rows) const {
+    const RuleOp& op = this->op_;
+    {
+      LockedVariables variables;
+      TF_RETURN_IF_ERROR(
+          variables.Lock(ctx, {{kRuleVar, "var", op.dtype, Access::kRead}}));
+      *shape = variables.tensor(kRuleVar).shape();
+    }
+    const Tensor& indices = ctx->input(op.inputs.indices());
+    TF_RETURN_IF_ERROR(
+        CheckSparseShapes(ctx->input(op.inputs.grad()), indices, *shape));
+    return GroupRows(ctx, indices, shape->dim_size(0),
+                     op.validate_indices ? RowGroups::BadRows::kRefused
+                                         : RowGroups::BadRows::kIgnored,
+                     rows);
+  }
 };
 
-#define TF_SYNCREP_REGISTER(T)                                    \
-  REGISTER_KERNEL_BUILDER(Name("Syncrep>ApplyRule")               \
-                              .Device(tensorflow::DEVICE_CPU)     \
-                              .TypeConstraint<T>("T"),            \
-                          ApplyRuleOp<T>);                        \
-  REGISTER_KERNEL_BUILDER(Name("Syncrep>ResourceApplyRule")       \
-                              .Device(tensorflow::DEVICE_CPU)     \
-                              .TypeConstraint<T>("T"),            \
-                          ApplyRuleOp<T>);                        \
-  REGISTER_KERNEL_BUILDER(Name("Syncrep>SparseApplyRule")         \
-                              .Device(tensorflow::DEVICE_CPU)     \
-                              .TypeConstraint<T>("T"),            \
-                          SparseApplyRuleOp<T>);                  \
-  REGISTER_KERNEL_BUILDER(Name("Syncrep>ResourceSparseApplyRule") \
-                              .Device(tensorflow::DEVICE_CPU)     \
-                              .TypeConstraint<T>("T"),            \
-                          SparseApplyRuleOp<T>)
+#define TF_SYNCREP_REGISTER_OP(NAME, KERNEL, T)                         \
+  REGISTER_KERNEL_BUILDER(                                              \
+      Name(NAME).Device(tensorflow::DEVICE_CPU).TypeConstraint<T>("T"), \
+      KERNEL<T>)
+
+#define TF_SYNCREP_REGISTER(T)                                                 \
+  TF_SYNCREP_REGISTER_OP("ApplyAdamAsync", ApplyRuleOp, T);                    \
+  TF_SYNCREP_REGISTER_OP("ResourceApplyAdamAsync", ApplyRuleOp, T);            \
+  TF_SYNCREP_REGISTER_OP("Syncrep>ApplyRule", ApplyRuleOp, T);                 \
+  TF_SYNCREP_REGISTER_OP("Syncrep>ResourceApplyAdamAsyncRounded", ApplyRuleOp, \
+                         T);                                                   \
+  TF_SYNCREP_REGISTER_OP("Syncrep>ResourceApplyRule", ApplyRuleOp, T);         \
+  TF_SYNCREP_REGISTER_OP("SparseApplyAdamAsync", SparseApplyRuleOp, T);        \
+  TF_SYNCREP_REGISTER_OP("ResourceSparseApplyAdamAsync", SparseApplyRuleOp,    \
+                         T);                                                   \
+  TF_SYNCREP_REGISTER_OP("Syncrep>SparseApplyRule", SparseApplyRuleOp, T);     \
+  TF_SYNCREP_REGISTER_OP("Syncrep>ResourceSparseApplyAdamAsyncRounded",        \
+                         SparseApplyRuleOp, T);                                \
+  TF_SYNCREP_REGISTER_OP("Syncrep>ResourceSparseApplyRule", SparseApplyRuleOp, \
+                         T)
 
 TF_SYNCREP_REGISTER_ALL_TYPES(TF_SYNCREP_REGISTER);
 
 #undef TF_SYNCREP_REGISTER
+#undef TF_SYNCREP_REGISTER_OP
 
 }  // namespace
 }  // namespace tf_syncrep

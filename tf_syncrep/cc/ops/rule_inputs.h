@@ -17,8 +17,8 @@ namespace tf_syncrep {
 
 inline constexpr int kRuleVar = 0;
 
-// The places of the inputs: var, the rule's slots, its numbers, grad and, for
-// the sparse op, indices.
+// The places of the inputs: var, the rule's slots, the powers of AdamAsync, the
+// rule's numbers, grad and, for the sparse op, indices.
 struct RuleInputs {
   // Reads the attributes of an op. `Context` is an InferenceContext or an
   // OpKernelConstruction.
@@ -27,7 +27,12 @@ struct RuleInputs {
     std::string name;
     int64_t num_slots;
     int64_t num_numbers;
-    TF_RETURN_IF_ERROR(context.GetAttr("rule", &name));
+    if (!context.GetAttr("rule", &name).ok()) {
+      // All rules of AdamAsync's ops have the same inputs.
+      inputs->info = FindRule(AdamAsync<float>::kName);
+      inputs->powers = {"beta1_power", "beta2_power"};
+      return absl::OkStatus();
+    }
     TF_RETURN_IF_ERROR(context.GetAttr("num_slots", &num_slots));
     TF_RETURN_IF_ERROR(context.GetAttr("num_numbers", &num_numbers));
     inputs->info = FindRule(name);
@@ -41,13 +46,16 @@ struct RuleInputs {
   }
 
   int num_slots() const { return static_cast<int>(info->slots.size()); }
+  int num_powers() const { return static_cast<int>(powers.size()); }
   int num_numbers() const { return static_cast<int>(info->numbers.size()); }
   int slot(int i) const { return kRuleVar + 1 + i; }
-  int number(int i) const { return slot(num_slots()) + i; }
+  int power(int i) const { return slot(num_slots()) + i; }
+  int number(int i) const { return power(num_powers()) + i; }
   int grad() const { return number(num_numbers()); }
   int indices() const { return grad() + 1; }
 
   const RuleInfo* info = nullptr;
+  std::vector<const char*> powers;  // their names
 
  private:
   static absl::Status CheckCount(absl::string_view rule, const char* what,

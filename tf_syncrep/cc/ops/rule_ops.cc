@@ -54,9 +54,28 @@ absl::Status CheckVariables(InferenceContext* c, RuleInputs* inputs,
       TF_RETURN_IF_ERROR(MergeShape(c, name, slot, shape));
     }
   }
+  for (int i = 0; i < inputs->num_powers(); ++i) {
+    TF_RETURN_IF_ERROR(CheckOneElement(
+        c, inputs->powers[i], VariableShape<kIsResource>(c, inputs->power(i))));
+  }
   for (int i = 0; i < inputs->num_numbers(); ++i) {
     TF_RETURN_IF_ERROR(
         CheckRank(c, inputs->info->numbers[i], inputs->number(i), 0, "scalar"));
+  }
+  return absl::OkStatus();
+}
+
+// Checks the count of updates, if there is one behind the other inputs, and
+// gives the ops that return var their output.
+absl::Status FinishShapes(InferenceContext* c, int num_inputs,
+                          ShapeHandle shape) {
+  TF_RETURN_IF_ERROR(CheckNumRoundingCounts(c->num_inputs() - num_inputs));
+  if (c->num_inputs() > num_inputs) {
+    TF_RETURN_IF_ERROR(CheckOneElement(
+        c, kRoundingCount, VariableShape</*kIsResource=*/true>(c, num_inputs)));
+  }
+  if (c->num_outputs() > 0) {
+    c->set_output(0, shape);
   }
   return absl::OkStatus();
 }
@@ -66,7 +85,8 @@ absl::Status DenseShape(InferenceContext* c) {
   RuleInputs inputs;
   ShapeHandle shape;
   TF_RETURN_IF_ERROR(CheckVariables<kIsResource>(c, &inputs, &shape));
-  return MergeShape(c, "grad", c->input(inputs.grad()), &shape);
+  TF_RETURN_IF_ERROR(MergeShape(c, "grad", c->input(inputs.grad()), &shape));
+  return FinishShapes(c, inputs.grad() + 1, shape);
 }
 
 template <bool kIsResource>
@@ -74,20 +94,12 @@ absl::Status SparseShape(InferenceContext* c) {
   RuleInputs inputs;
   ShapeHandle shape;
   TF_RETURN_IF_ERROR(CheckVariables<kIsResource>(c, &inputs, &shape));
-  return CheckSparseShapes(c, inputs.grad(), inputs.indices(), shape);
+  TF_RETURN_IF_ERROR(
+      CheckSparseShapes(c, inputs.grad(), inputs.indices(), shape));
+  return FinishShapes(c, inputs.indices() + 1, shape);
 }
 
-// Also checks the count of updates, the last input, if there is one.
-template <absl::Status (*kShape)(InferenceContext*)>
-absl::Status RoundedShape(InferenceContext* c) {
-  TF_RETURN_IF_ERROR(kShape(c));
-  bool is_given = false;
-  TF_RETURN_IF_ERROR(FindRoundingCount(*c, &is_given));
-  return is_given ? CheckRoundingCountShape(c, c->num_inputs() - 1)
-                  : absl::OkStatus();
-}
-
-// All ops know the same rules.
+// All ops that take the name of a rule know the same ones.
 constexpr char kRuleAttr[] =
     "rule: {'adagrad', 'ftrl', 'gradient_momentum', 'gradient_nesterov', "
     "'momentum', 'nesterov', 'rowwise_adagrad', 'sgd'}";
@@ -140,7 +152,7 @@ REGISTER_OP("Syncrep>ResourceApplyRule")
     .Attr("rounding_seed: int = 0")
     .Attr("first_row: int >= 0 = 0")
     .Attr("row_stride: int >= 1 = 1")
-    .SetShapeFn(RoundedShape<DenseShape</*kIsResource=*/true>>)
+    .SetShapeFn(DenseShape</*kIsResource=*/true>)
     .Doc(
         "Updates a variable by an optimizer's rule: see "
         "tfs.ops.resource_apply_rule.");
@@ -163,10 +175,96 @@ REGISTER_OP("Syncrep>ResourceSparseApplyRule")
     .Attr("rounding_seed: int = 0")
     .Attr("first_row: int >= 0 = 0")
     .Attr("row_stride: int >= 1 = 1")
-    .SetShapeFn(RoundedShape<SparseShape</*kIsResource=*/true>>)
+    .SetShapeFn(SparseShape</*kIsResource=*/true>)
     .Doc(
         "Updates rows of a variable by a rule: see "
         "tfs.ops.resource_sparse_apply_rule.");
+
+// AdamAsync's ops have the names and the inputs of DeepRec's. Those with a
+// count of updates are ops of their own.
+#define TF_SYNCREP_REGISTER_ADAM_ASYNC(NAME, VAR, SLOT) \
+  REGISTER_OP(NAME)                                     \
+      .Input("var: " VAR)                               \
+      .Input("m: " SLOT)                                \
+      .Input("v: " SLOT)                                \
+      .Input("beta1_power: " SLOT)                      \
+      .Input("beta2_power: " SLOT)                      \
+      .Input("lr: Tslot")                               \
+      .Input("beta1: Tslot")                            \
+      .Input("beta2: Tslot")                            \
+      .Input("epsilon: Tslot")                          \
+      .Input("grad: T")                                 \
+      .Attr("T: {half, bfloat16, float, double}")       \
+      .Attr("Tslot: {float, double} = DT_FLOAT")
+
+#define TF_SYNCREP_REGISTER_DENSE(NAME, VAR, SLOT) \
+  TF_SYNCREP_REGISTER_ADAM_ASYNC(NAME, VAR, SLOT)  \
+      .Attr("use_locking: bool = false")           \
+      .Attr("use_nesterov: bool = false")
+
+#define TF_SYNCREP_REGISTER_SPARSE(NAME, VAR, SLOT) \
+  TF_SYNCREP_REGISTER_ADAM_ASYNC(NAME, VAR, SLOT)   \
+      .Input("indices: Tindices")                   \
+      .Attr("Tindices: {int32, int64}")             \
+      .Attr("use_locking: bool = false")            \
+      .Attr("use_nesterov: bool = false")           \
+      .Attr("apply_sparse_rmsprop: bool = false")   \
+      .Attr("rmsprop_momentum: float = -1.0")       \
+      .Attr("validate_indices: bool = true")        \
+      .Attr("count_empty: bool = false")
+
+TF_SYNCREP_REGISTER_DENSE("ApplyAdamAsync", "Ref(T)", "Ref(Tslot)")
+    .Output("out: Ref(T)")
+    .SetShapeFn(DenseShape</*kIsResource=*/false>)
+    .Doc(
+        "Updates a ref variable by Adam with powers of its own: see "
+        "tfs.ops.apply_adam_async.");
+
+TF_SYNCREP_REGISTER_SPARSE("SparseApplyAdamAsync", "Ref(T)", "Ref(Tslot)")
+    .Output("out: Ref(T)")
+    .SetShapeFn(SparseShape</*kIsResource=*/false>)
+    .Doc(
+        "Updates rows of a ref variable by Adam: see "
+        "tfs.ops.sparse_apply_adam_async.");
+
+TF_SYNCREP_REGISTER_DENSE("ResourceApplyAdamAsync", "resource", "resource")
+    .SetShapeFn(DenseShape</*kIsResource=*/true>)
+    .Doc(
+        "Updates a variable by Adam with powers of its own: see "
+        "tfs.ops.resource_apply_adam_async.");
+
+TF_SYNCREP_REGISTER_DENSE("Syncrep>ResourceApplyAdamAsyncRounded", "resource",
+                          "resource")
+    .Input("rounding_count: resource")
+    .Attr("rounding_seed: int = 0")
+    .Attr("first_row: int >= 0 = 0")
+    .Attr("row_stride: int >= 1 = 1")
+    .SetShapeFn(DenseShape</*kIsResource=*/true>)
+    .Doc(
+        "Updates a variable as ResourceApplyAdamAsync does, and rounds it "
+        "stochastically: see tfs.ops.StochasticRounding.");
+
+TF_SYNCREP_REGISTER_SPARSE("ResourceSparseApplyAdamAsync", "resource",
+                           "resource")
+    .SetShapeFn(SparseShape</*kIsResource=*/true>)
+    .Doc(
+        "Updates rows of a variable by Adam: see "
+        "tfs.ops.resource_sparse_apply_adam_async.");
+
+TF_SYNCREP_REGISTER_SPARSE("Syncrep>ResourceSparseApplyAdamAsyncRounded",
+                           "resource", "resource")
+    .Input("rounding_count: resource")
+    .Attr("rounding_seed: int = 0")
+    .Attr("first_row: int >= 0 = 0")
+    .Attr("row_stride: int >= 1 = 1")
+    .SetShapeFn(SparseShape</*kIsResource=*/true>)
+    .Doc(
+        "Updates rows of a variable as ResourceSparseApplyAdamAsync does, and "
+        "rounds them stochastically: see tfs.ops.StochasticRounding.");
+
+#undef TF_SYNCREP_REGISTER_SPARSE
+#undef TF_SYNCREP_REGISTER_DENSE
+#undef TF_SYNCREP_REGISTER_ADAM_ASYNC
 
 }  // namespace
 }  // namespace tf_syncrep

@@ -1,10 +1,10 @@
 // AdamAsync on memory of the GPU: the launches of its CUDA kernels.
 //
-// Formulas and types are those of cc/lib/adam_async.h, and the arithmetic is
-// the same code. Calls return as soon as the work is in the stream. Calls on
-// the same variables are atomic if they are in the same stream: a dense update
-// is one kernel, and a sparse one writes in its last kernel only. The device
-// that the stream belongs to must be current.
+// Types are those of cc/lib/rules/apply_rule.h, and the arithmetic is the same
+// code. Calls return as soon as the work is in the stream. Calls on the same
+// variables are atomic if they are in the same stream: a dense update is one
+// kernel, and a sparse one writes in its last kernel only. The device that the
+// stream belongs to must be current.
 
 #ifndef TF_SYNCREP_CC_LIB_CUDA_ADAM_ASYNC_H_
 #define TF_SYNCREP_CC_LIB_CUDA_ADAM_ASYNC_H_
@@ -12,9 +12,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "tf_syncrep/cc/lib/adam_async_rule.h"
 #include "tf_syncrep/cc/lib/cuda/gpu_stream.h"
 #include "tf_syncrep/cc/lib/float16.h"
+#include "tf_syncrep/cc/lib/rules/adam_async.h"
 
 namespace tf_syncrep {
 

@@ -9,10 +9,10 @@
 
 #include <cstdint>
 
-#include "tf_syncrep/cc/lib/adam_async_rule.h"
 #include "tf_syncrep/cc/lib/cuda/adam_async.h"
 #include "tf_syncrep/cc/lib/cuda/vectors.h"
 #include "tf_syncrep/cc/lib/float16.h"
+#include "tf_syncrep/cc/lib/rules/adam_async.h"
 
 namespace tf_syncrep {
 namespace gpu {
@@ -26,6 +26,16 @@ namespace gpu {
 // context, which then takes no further launch; a new context begins with zeros.
 inline constexpr int kNumArrivalCounters = 1024;
 static __device__ unsigned int arrival_counters[kNumArrivalCounters];
+
+// One update rule with its numbers, the same for every element of a call.
+template <typename Slot>
+struct AdamAsyncUpdate {
+  AdamAsyncFormula formula;
+  Slot step_size;
+  Slot beta1;  // kRmsprop: the momentum
+  Slot beta2;
+  Slot epsilon;
+};
 
 // Reads the hyper-parameters and the powers; all threads of a block get the
 // same. The last of the grid's blocks to come here advances the powers: all
@@ -73,10 +83,14 @@ __device__ __forceinline__ void UpdateElements(
     const AdamAsyncUpdate<SlotType<T>>& update,
     const Vector<SlotType<T>, kWidth>& g, Vector<T, kWidth>* var,
     Vector<SlotType<T>, kWidth>* m, Vector<SlotType<T>, kWidth>* v) {
+  using Slot = SlotType<T>;
+  const AdamAsyncRule<Slot, kFormula> rule = {update.step_size, update.beta1,
+                                              update.beta2, update.epsilon};
   TF_SYNCREP_UNROLL
   for (int i = 0; i < kWidth; ++i) {
-    UpdateElement<kFormula, T>(update, g.element[i], &var->element[i],
-                               &m->element[i], &v->element[i]);
+    Slot value = Widen(var->element[i]);
+    rule.Update(g.element[i], value, m->element[i], v->element[i]);
+    var->element[i] = Narrow<T>(value);
   }
 }
 

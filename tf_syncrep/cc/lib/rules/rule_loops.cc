@@ -174,7 +174,7 @@ const RuleLoops<T>& RuleLoopsFor(CpuLevel level) {
   template const RuleLoops<float>& RuleLoopsFor<RULE<float>, float>(CpuLevel); \
   template const RuleLoops<double>& RuleLoopsFor<RULE<double>, double>(CpuLevel)
 
-TF_SYNCREP_RULE(AdamAsyncAdam);
+TF_SYNCREP_RULE(AdamAsync);
 TF_SYNCREP_RULE(AdamAsyncNesterov);
 TF_SYNCREP_RULE(AdamAsyncRmsprop);
 TF_SYNCREP_RULE(Adagrad);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tf_syncrep/cc/lib/rules/adagrad.h"
+#include "tf_syncrep/cc/lib/rules/adam_async.h"
 #include "tf_syncrep/cc/lib/rules/ftrl.h"
 #include "tf_syncrep/cc/lib/rules/rowwise_adagrad.h"
 #include "tf_syncrep/cc/lib/rules/sgd.h"
@@ -20,9 +21,11 @@ namespace tf_syncrep {
 
 // A new rule is added here, and to rule_loops.cc.
 template <typename Slot>
-using Rules = std::tuple<Adagrad<Slot>, Ftrl<Slot>, GradientMomentum<Slot>,
-                         GradientNesterov<Slot>, Momentum<Slot>, Nesterov<Slot>,
-                         RowwiseAdagrad<Slot>, Sgd<Slot>>;
+using Rules =
+    std::tuple<Adagrad<Slot>, AdamAsync<Slot>, AdamAsyncNesterov<Slot>,
+               AdamAsyncRmsprop<Slot>, Ftrl<Slot>, GradientMomentum<Slot>,
+               GradientNesterov<Slot>, Momentum<Slot>, Nesterov<Slot>,
+               RowwiseAdagrad<Slot>, Sgd<Slot>>;
 
 // The properties of a rule, which rule_loops.h explains.
 struct RuleInfo {

@@ -22,7 +22,7 @@ import tf_syncrep as tfs
 
 _MODULES = ("data", "distribute", "keras", "ops", "train")
 # Only the package makes an Evaluation. What the others take in one process Keras takes;
-# test_fit_checks.py has what they take where a cluster is.
+# test_fit.py and test_fit_checks.py have what they take where a cluster is.
 _EXEMPT = {"keras.Evaluation", "keras.fit", "keras.evaluate", "keras.predict"}
 # Names of ops are passed on as they are, and `replica_id` has no effect.
 _EXEMPT_ARGUMENTS = {"name", "args", "kwargs", "replica_id"}

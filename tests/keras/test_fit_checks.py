@@ -172,10 +172,15 @@ def test_number_that_is_wrong_is_refused_by_its_name(name, wrong, rule):
         checks.refuse_wrong_numbers(**{"verbose": 1, name: wrong})
 
 
-def test_numbers_that_are_right_are_taken():
-    numbers = dict.fromkeys(COUNTS)
-    checks.refuse_wrong_numbers("auto", 0, 3, None, **numbers)
-    checks.refuse_wrong_numbers(True, 1, 0, 0.25, **{**numbers, "steps": 1})
+@pytest.mark.parametrize("kind", ["python", "numpy"])
+def test_numbers_that_are_right_are_taken(kind):
+    whole, number, text, truth = (int, float, str, bool)
+    if kind == "numpy":
+        whole, number, text, truth = np.int64, np.float32, np.str_, np.bool_
+    none, ones = dict.fromkeys(COUNTS), dict.fromkeys(COUNTS, whole(1))
+    checks.refuse_wrong_numbers(text("auto"), whole(0), whole(3), None, **none)
+    for verbose in (whole(2), truth(1)):
+        checks.refuse_wrong_numbers(verbose, whole(1), whole(0), number(0.25), **ones)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,12 @@
-"""tfs.keras.fit while other tasks of its cluster are killed."""
+"""tfs.keras.fit and evaluate while other tasks of their cluster are killed."""
+
+import time
+from typing import Any
 
 import clusters
 import keras_sync_replicas
 import keras_variants
+import numpy as np
 import programs
 import pytest
 import tensorflow as tf
@@ -12,103 +16,134 @@ import tf_syncrep as tfs
 # Of what is killed here Keras 2 knows little: by night.
 pytestmark = [] if keras_variants.IS_KERAS_3 else [pytest.mark.slow]
 
-STEPS, EXAMPLES = 300, 64
+BATCHES, EXAMPLES, EPOCHS = 200, 4, 2
+
+
+class Seen(tf.keras.metrics.Metric):
+    """How often it was updated with each batch, whose number is its target."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.seen = self.add_weight(name="seen", shape=(BATCHES,), initializer="zeros")
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None):
+        del y_pred, sample_weight
+        number = tf.cast(y_true[0, 0], tf.int32)
+        self.seen.assign_add(tf.one_hot(number, BATCHES))
+
+    def reset_state(self):
+        # Keras 2 by itself would assign a scalar.
+        self.seen.assign(tf.zeros([BATCHES]))
+
+    def result(self):
+        return tf.reduce_sum(tf.convert_to_tensor(self.seen))
 
 
 class Watch(tf.keras.callbacks.Callback):
-    """Counts steps, as `fit` reports them, and the examples that a metric counts."""
+    """Reports each tenth, and keeps the steps and the counts of the end."""
 
-    def __init__(self, metric):
+    def __init__(self, *counted):
         super().__init__()
-        self.metric = metric
-        self.steps, self.examples = [], []
+        self.counted = counted
+        self.epochs, self.steps = [], 0
+        self.has_said = False
 
-    def on_epoch_begin(self, epoch, logs=None):
-        self.steps.append(0)
-        self.examples.append(0)
-
-    def on_train_batch_end(self, batch, logs=None):
-        before, self.steps[-1] = self.steps[-1], batch + 1
-        self.examples[-1] = int(self.metric.count)
-        if before <= STEPS // 10 <= batch:
+    def look(self, batch, logs=None):
+        self.steps = batch + 1
+        if batch >= BATCHES // 10 and not self.has_said:
             print("UNDER WAY", flush=True)
+            self.has_said = True
+
+    def keep(self, *_, **__):
+        counts = [x.numpy().tolist() for x in self.counted]
+        self.epochs.append([self.steps, *counts])
+        self.has_said = False
+
+    on_train_batch_end = on_test_batch_end = look
+    on_epoch_end = on_test_end = keep
 
 
-def train(model, metric):
-    watch = Watch(metric)
-    data = tf.data.Dataset.from_tensors(keras_variants.small_data())
-    try:
-        history = tfs.keras.fit(
-            model,
-            data,
-            steps_per_epoch=STEPS,
-            epochs=2,
-            verbose=0,
-            callbacks=[watch],
-            validation_data=data,
+def batches():
+    """It is slow, so that a test can kill a worker while it has some of them."""
+    for number in range(BATCHES):
+        time.sleep(0.01)
+        yield np.ones([EXAMPLES, 2]), np.full([EXAMPLES, 1], float(number))
+
+
+def train_and_evaluate(per_execution):
+    """Two epochs, an evaluation, and a training that loses its server."""
+    with keras_sync_replicas.make_strategy().scope():
+        model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+        metric, mean = Seen(name="seen"), tf.keras.metrics.MeanSquaredError(name="mse")
+        model.compile(
+            tfs.keras.AdamAsync(0.001),
+            loss="mse",
+            metrics=[metric, mean],
+            steps_per_execution=per_execution,
         )
-    except Exception as error:
-        return {"raised": f"{type(error).__name__}: {error}"}
+    spec = tf.TensorSpec([EXAMPLES, 2]), tf.TensorSpec([EXAMPLES, 1])
+    data = tf.data.Dataset.from_generator(batches, output_signature=spec)
+    data = data.apply(tf.data.experimental.assert_cardinality(BATCHES))
+    watch = Watch(metric.seen, mean.count)
+    options = {"verbose": 0, "callbacks": [watch]}
+    history = tfs.keras.fit(model, data, epochs=EPOCHS, **options).history
+    iterations = int(model.optimizer.iterations.numpy())
+    evaluated = tfs.keras.evaluate(model, data, return_dict=True, **options)
     return {
-        "raised": None,
-        "loss": history.history["val_loss"],
-        "steps": watch.steps,
-        "examples": watch.examples,
-        "iterations": int(model.optimizer.iterations.numpy()),
+        "epochs": watch.epochs,
+        "iterations": iterations,
+        "results": [*history["seen"], evaluated["seen"]],
+        "raised": programs.error_of(tfs.keras.fit, model, data, **options),
     }
 
 
-def train_twice(per_execution):
-    """Says whenever another tenth of an epoch's steps is done."""
-    with keras_sync_replicas.make_strategy().scope():
-        model = keras_variants.small_model()
-        metric = tf.keras.metrics.MeanAbsoluteError(name="mae")
-        model.compile(
-            tfs.keras.AdamAsync(0.01),
-            loss="mse",
-            metrics=[metric],
-            steps_per_execution=per_execution,
-        )
-    return [train(model, metric) for _ in range(2)]
-
-
-@pytest.fixture(scope="module", params=[1, pytest.param(8, marks=pytest.mark.slow)])
-def trainings(request):
-    """Returns results of a fit that lost workers and of one that lost a server.
-
-    The steps of an execution come before them.
-    """
-    env = programs.environment()
-    with clusters.Cluster(num_workers=2, num_ps=1, env=env) as cluster:
-        cluster.start("chief", programs.call_command(train_twice, request.param))
-        # They are killed in the first and in the second epoch. TensorFlow itself waits
+@pytest.fixture(scope="module", params=[1, pytest.param(4, marks=pytest.mark.slow)])
+def training(request):
+    """The steps of an execution, and what came of trainings that lost tasks."""
+    with clusters.Cluster(num_workers=2, num_ps=1) as cluster:
+        command = programs.call_command(train_and_evaluate, request.param)
+        cluster.start("chief", command)
+        # They are killed in both epochs, and in the evaluation. TensorFlow itself waits
         # for a lost worker to come back before it accepts another one that has come
         # back.
-        for number, worker in enumerate(["worker-1", "worker-0"], start=1):
+        for number in range(1, EPOCHS + 2):
             cluster.wait_for_output("chief", "UNDER WAY", occurrence=number)
+            worker = f"worker-{number % 2}"
             cluster.kill(worker)
             cluster.restart(worker)
-        cluster.wait_for_output("chief", "UNDER WAY", occurrence=3)
+        cluster.wait_for_output("chief", "UNDER WAY", occurrence=EPOCHS + 2)
         cluster.kill("ps-0")
         assert cluster.wait("chief") == 0, cluster.output("chief")
-        return request.param, *programs.result_in(cluster.output("chief"))
+        return request.param, programs.result_in(cluster.output("chief"))
 
 
-def test_fit_goes_on_over_workers_that_are_killed_and_restarted(trainings):
-    per_execution, training, _ = trainings
-    assert training["raised"] is None
-    assert training["steps"] == [STEPS, STEPS]
+def test_fit_goes_on_over_workers_that_are_killed_and_restarted(training):
+    per_execution, result = training
+    assert [steps for steps, *_ in result["epochs"]] == [BATCHES] * (EPOCHS + 1)
     # If a worker is lost during an execution, the execution is made again, so its steps
-    # may count twice on servers, but not in metrics. The result of an execution that
-    # was over may be lost.
-    assert 2 * STEPS <= training["iterations"] <= 2 * (STEPS + per_execution)
-    for examples in training["examples"]:
-        lost = STEPS - examples / EXAMPLES
-        assert lost in (0, 1, per_execution)
-    assert training["loss"][1] < 0.5
+    # may count twice on servers, but not in metrics.
+    steps = EPOCHS * BATCHES
+    assert steps <= result["iterations"] <= steps + EPOCHS * per_execution
 
 
-def test_lost_parameter_server_ends_fit_with_an_error(trainings):
-    *_, training = trainings
-    assert training["raised"].startswith("UnavailableError: ")
-    assert "/job:ps/replica:0/task:0" in training["raised"]
+def test_each_batch_counts_once_whoever_is_killed(training):
+    per_execution, result = training
+    for (_, seen, examples), shown in zip(
+        result["epochs"], result["results"], strict=True
+    ):
+        assert max(seen) == 1
+        # All metrics count the same steps.
+        assert examples == EXAMPLES * sum(seen)
+        assert shown == sum(seen)
+    *trained, (_, evaluated, _) = result["epochs"]
+    # A training step is not repeated only for its metrics: if the worker was lost after
+    # the step, and before its result was fetched, its metrics are lost.
+    for _, seen, _ in trained:
+        assert np.count_nonzero(np.equal(seen, 0)) in (0, per_execution)
+    assert min(evaluated) == 1
+
+
+def test_lost_parameter_server_ends_fit_with_an_error(training):
+    _, result = training
+    assert result["raised"].startswith("UnavailableError: ")
+    assert "/job:ps/replica:0/task:0" in result["raised"]

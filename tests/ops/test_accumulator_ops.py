@@ -299,21 +299,6 @@ def test_half_is_summed_in_float():
         assert float(take(sparse, True, dtype).values[0, 0]) == 1.0
 
 
-def test_more_sparse_gradients_than_are_held_unmerged_are_summed_right():
-    # 80 pushes of 4096 of only 500 rows, 80 MB: more than is ever held unmerged.
-    rng = np.random.default_rng(4)
-    handle = make(True, shape=[500, 64], reduction_type="SUM")
-    total = np.zeros([500, 64])
-    for _ in range(80):
-        indices = rng.integers(0, 500, 4096)
-        values = rng.normal(size=[4096, 64]).astype(np.float32)
-        np.add.at(total, indices, values)
-        tfs.ops.accumulator_apply_sparse(handle, 0, indices, values)
-    taken = take(handle, True, tf.float32, 80)
-    np.testing.assert_array_equal(taken.indices, np.arange(500))
-    np.testing.assert_allclose(taken.values, total, rtol=1e-4, atol=1e-3)
-
-
 def test_a_gradient_without_rows_may_have_rows_of_any_size():
     # A row has more elements than fit into an integer, and there are no rows.
     handle = tfs.ops.sparse_accumulator(tf.float32)

@@ -5,7 +5,6 @@ import re
 
 import numpy as np
 import pytest
-import rule_reference
 import tensorflow as tf
 from combinations import thinned
 from rule_numbers import NUMBERS
@@ -18,7 +17,6 @@ from rule_steps import (
     random_array,
     state_of,
 )
-from waiting import in_thread
 
 import tf_syncrep as tfs
 from tf_syncrep.python.ops import rule_ops
@@ -223,64 +221,6 @@ def test_a_step_copies_tables_only_from_under_their_readers(kind, case):
             assert allocated_bytes(session, op) <= tables[0] / 10
 
 
-@pytest.mark.parametrize("rule", NUMBERS)
-def test_no_update_of_concurrent_callers_is_lost(rule):
-    """All gradients are equal, so that the order of the updates does not matter.
-
-    test_adam_async_concurrency.py has AdamAsync, whose powers make it matter.
-    """
-    state = State(rule, (3, 40))
-    gradient = np.full([4, 40], 0.25, np.float32), np.array([2, 0, 2, 1])
-    expected = state.make()
-    for _ in range(60):
-        state.apply(expected, *gradient)
-    variables = state.make()
-
-    def work():
-        for _ in range(20):
-            state.apply(variables, *gradient)
-
-    for caller in [in_thread(work) for _ in range(3)]:
-        caller.result(60)
-    assert_same_bits(values(variables), values(expected))
-
-
-@each_kind
-@pytest.mark.parametrize("power", [-0.5, -0.25])
-def test_ftrl_makes_zero_of_what_had_no_gradient_that_can_be_squared(power, kind):
-    state = State("ftrl", (3, 20))
-    zeros = dict.fromkeys(("l1", "l2", "beta"), 0.0)
-    state.numbers = {**NUMBERS["ftrl"], "lr_power": power, **zeros}
-    for slot in state.slots.values():
-        slot[:] = 0
-    # The square of the first number is zero in float32, and in the twin it is not.
-    grad = np.array([[1e-30], [0.0], [-2.0]], np.float32) * np.ones([3, 20], np.float32)
-    after = state.step(grad, np.arange(3) if kind == "sparse" else None)
-    np.testing.assert_array_equal(after["var"][:2], 0)
-    np.testing.assert_array_equal(after["accumulator"][:2], 0)
-    assert (np.isfinite(after["var"][2]) & (after["var"][2] != 0)).all()
-    twin, _ = rule_reference.apply(
-        "ftrl", state.values["var"], state.slots, state.numbers, np.zeros([3, 20])
-    )
-    np.testing.assert_array_equal(twin, 0)
-
-
-@each_kind
-@pytest.mark.parametrize("rule", ["adagrad", "rowwise_adagrad"])
-def test_adagrad_leaves_what_had_no_gradient_that_can_be_squared(rule, kind):
-    state = State(rule, (3, 20))
-    state.numbers = {**NUMBERS[rule], "epsilon": 0.0}
-    for slot in state.slots.values():
-        slot[:] = 0
-    grad = np.array([[1e-30], [0.0], [-2.0]], np.float32) * np.ones([3, 20], np.float32)
-    indices = np.arange(3) if kind == "sparse" else None
-    after = state.step(grad, indices)
-    np.testing.assert_array_equal(after["var"][:2], state.values["var"][:2])
-    np.testing.assert_array_equal(after["accumulator"][:2], 0)
-    grad[0] = 0  # Its square is not zero in the twin.
-    state.check(after, grad, indices)
-
-
 @each_case
 @each_variable
 def test_a_step_with_use_locking_has_the_same_bits(use_resource, case):
@@ -366,13 +306,6 @@ def test_every_number_must_be_a_scalar(value, shape, kind, case):
         state.numbers = {**numbers, name: value}
         message = f"{name} must be a scalar, but has shape {shape}"
         state.expect_error(message, *ones(kind))
-
-
-@each_kind
-def test_ftrl_with_a_learning_rate_of_zero_changes_nothing(kind):
-    state = State("ftrl", (6, 4))
-    state.numbers = {**state.numbers, "lr": 0.0}
-    state.is_unchanged(state.step(*ones(kind)))
 
 
 @pytest.mark.parametrize("rate", [-1.0, np.nan], ids=str)

@@ -188,10 +188,9 @@ def test_initial_vectors_depend_on_seed_and_name():
 # --- Requests ---
 
 
-@pytest.mark.parametrize("num_shards", [1, 2, 3, 16])
-@pytest.mark.parametrize("seed", range(3))
-def test_requests_have_each_key_once_at_its_owner(num_shards, seed):
-    draw = np.random.default_rng(seed)
+@pytest.mark.parametrize("num_shards", [1, 3])
+def test_requests_have_each_key_once_at_its_owner(num_shards):
+    draw = np.random.default_rng(0)
     ids = [
         draw.integers(-20, 20, [7, 3]).astype(np.int32),
         draw.choice([INT64.min, -1, 0, 1, INT64.max], [30]),
@@ -218,17 +217,6 @@ def test_requests_have_each_key_once_at_its_owner(num_shards, seed):
         assert place.shape == own.shape
         for key, at in zip(own.flat, place.numpy().flat, strict=True):
             assert found[at] == (table, key)
-
-
-def test_requests_of_large_batches_are_those_of_small_ones():
-    ids = np.random.default_rng(0).integers(-(1 << 62), 1 << 62, 300_000)
-    ids = np.concatenate([ids, ids[:1000], np.arange(1000)])
-    (request, other), (places,) = table_ops.table_requests(
-        [ids], table_of_feature=[0], num_tables=1, num_shards=2
-    )
-    keys = np.concatenate([request[1:], other[1:]])
-    np.testing.assert_array_equal(keys[places], ids)
-    np.testing.assert_array_equal(np.sort(keys), np.unique(ids))
 
 
 def test_owners_are_the_documented_ones():
@@ -404,25 +392,6 @@ def test_rows_rest_and_have_initial_slots_when_they_are_handed_out_again(dtype):
     assert set(rows.numpy()) == set(first.numpy())
     expected = [part.tables[0].initial_vector(key, WIDTH) for key in (10, 12)]
     np.testing.assert_array_equal(values, tf.cast(np.array(expected), dtype))
-
-
-def test_released_rows_rest_until_the_second_maintenance():
-    part = Part([normal(capacity=3), normal("others")])
-    first = part.check_find([[1, 2, 3], [7]], insert=True)
-    part.check_release([2, 1, 9])
-    part.check()
-    ones = tf.ones([4, WIDTH])
-    _, kept = part.gradient(part.request([[1, 2, 3], [7]]), first, ones)
-    assert kept.numpy().tolist() == first.numpy().tolist()[2:]
-    assert len(part.twins[0].gradient([1, 2, 3], first.numpy()[:3], ones[:3])) == 1
-    part.slot.assign(tf.ones_like(part.slot))
-    for step, keys in ((1, [3]), (2, [3]), (3, [3, 4, 5])):
-        part.check_find([[4, 5], []], insert=True)
-        part.check()
-        assert part.export().keys.numpy().tolist() == keys
-        part.check_maintain(step)
-    assert not np.any(part.slot[:2])
-    assert part.stats().evicted == 0
 
 
 def test_rows_that_are_released_to_be_free_have_initial_slots():

@@ -205,10 +205,13 @@ def test_slots_have_the_names_that_were_asked_for():
             tfs.train.FtrlOptimizer(0.1, accum_name="n", linear_name="z"),
             tfs.train.FtrlOptimizer(0.1, name="Wide"),
             tfs.train.AdagradOptimizer(0.1, name="Deep"),
+            tfs.train.AdamAsyncOptimizer(0.1, name="Fast"),
         ):
             optimizer.apply_gradients([(tf.ones([2]), x)])
         names = [x.op.name for x in tf1.global_variables()]
-    assert names == ["x", "x/n", "x/z", "x/Wide", "x/Wide_1", "x/Deep"]
+        assert tf1.trainable_variables() == [x]
+    of_adam = ["x/Fast", "x/Fast_1", "x/Fast_2", "x/Fast_3"]
+    assert names == ["x", "x/n", "x/z", "x/Wide", "x/Wide_1", "x/Deep", *of_adam]
 
 
 def test_ftrl_with_a_rate_that_falls_below_zero_says_so():

@@ -67,7 +67,8 @@ def refuse_wrong_numbers(
     # Of 1 Keras says how many examples there are, and that none is left to train on.
     if validation_split and validation_split != 1:
         check_number("validation_split", validation_split, below=1)
-    if verbose != "auto" and not (isinstance(verbose, int) and verbose >= 0):
+    is_whole = isinstance(verbose, int | np.integer | np.bool_)
+    if verbose != "auto" and not (is_whole and verbose >= 0):
         raise ValueError(
             '`verbose` must be "auto", or a whole number of at least 0. '
             f"Received: verbose={verbose!r}"

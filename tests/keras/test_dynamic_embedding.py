@@ -16,6 +16,12 @@ from tf_syncrep.python.keras.embedding import (
     dynamic_embedding,
     embedding,
 )
+from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
+from tf_syncrep.python.keras.tables.stacked_tables import (
+    StackedTables,
+    is_part,
+    tables_with,
+)
 
 Dynamic = tfs.keras.Dynamic
 
@@ -89,6 +95,32 @@ def test_defaults_of_what_concerns_a_whole_table_are_taken():
     unfit = dict.fromkeys(embedding._OF_FIXED_TABLES)
     layer = tfs.keras.Embedding(Dynamic(9), 4, name="e", **unfit)
     assert layer(tf.constant([3])).shape == (1, 4)
+
+
+LOOKS = {
+    "of a model": lambda variables: tables_with(StackedTables, variables, True),
+    "of an optimizer": lambda variables: tf.keras.optimizers.SGD().build(variables),
+    "of a part": lambda variables: is_part(tf.Variable(0.0)),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_layer_may_be_built_while_another_thread_looks_for_tables(look, monkeypatch):
+    layers, trained = [], DynamicTables.trained
+
+    def build():
+        layers.append(tfs.keras.Embedding(Dynamic(9), 2))
+        layers[-1].build()
+
+    def build_meanwhile(tables, slab):
+        monkeypatch.undo()
+        build()
+        return trained(tables, slab)
+
+    build()
+    monkeypatch.setattr(DynamicTables, "trained", build_meanwhile)
+    LOOKS[look](layers[0].trainable_variables)
+    assert len(layers) == 2
 
 
 def test_tables_of_both_kinds_are_not_stacked_together():

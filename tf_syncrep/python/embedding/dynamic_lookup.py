@@ -115,17 +115,8 @@ def owners(keys: np.ndarray, num_parts: int) -> np.ndarray:
 
 def empty_vectors(slab: DynamicSlab, features: Sequence[Feature]) -> list[tf.Tensor]:
     """Returns what `look_up` does if no key has a row; or no more than its shapes."""
-    return [_zeros(slab, feature) for feature in features]
-
-
-def _zeros(slab, feature):
-    dtype = tf.float64 if slab.dtype == "float64" else tf.float32
-    if feature.combiner is None:
-        shape, static = tf.shape(feature.ids), feature.ids.shape
-    elif feature.row_splits is not None:
-        shape = tf.shape(feature.row_splits) - 1
-        static = tf.TensorShape([None])
-    else:
-        shape, static = tf.shape(feature.ids)[:-1], feature.ids.shape[:-1]
-    zeros = tf.zeros(tf.concat([shape, [slab.width]], axis=0), dtype)
-    return tf.ensure_shape(zeros, static.concatenate(slab.width))
+    shapes = (tf.concat([tf.shape(x.ids), [slab.width]], axis=0) for x in features)
+    return [
+        combine_with_stock_ops(feature, tf.zeros(shape, slab.dtype))
+        for feature, shape in zip(features, shapes, strict=True)
+    ]

@@ -52,8 +52,8 @@ class TablePart:
     num_rows: int
 
 
-class Slab:
-    """Stacked tables, and how they are split into parts."""
+class _Stack:
+    """Tables one after the other: the rows of all, or those of any one part."""
 
     def __init__(self, name: str, tables: Sequence[Table], num_parts: int):
         """Stacks tables.
@@ -71,11 +71,23 @@ class Slab:
         self._first_rows: dict[str, int] = {}
         for table in self.tables:
             self._first_rows[table.name] = self.num_rows
-            self.num_rows += table.vocabulary_size
+            self.num_rows += self.capacity(table)
+
+    def capacity(self, table: Table) -> int:
+        """Returns how many rows of a table there is room for in the stack."""
+        return table.vocabulary_size
 
     def first_row(self, table: Table) -> int:
-        """Returns the place of a table's row 0 in the stack."""
+        """Returns where the rows of a table begin in the stack."""
         return self._first_rows[table.name]
+
+    def part_name(self, part_number: int) -> str:
+        """Returns the name of a part's variable."""
+        return f"{self.name}_{part_number}" if self.num_parts > 1 else self.name
+
+
+class Slab(_Stack):
+    """Stacked tables, and how they are split into parts."""
 
     def part_rows(self, part_number: int) -> int:
         """Returns how many rows a part has."""
@@ -98,32 +110,20 @@ class Slab:
         return max(0, -(-(row - part_number) // self.num_parts))
 
 
-class DynamicSlab:
+class DynamicSlab(_Stack):
     """Stacked tables that grow, and how they are split into parts.
 
     A key's hash decides which part has the key, so that parts have different numbers of
-    rows; each has room for a few more than its share. In each part the rows of a table
-    are next to each other, at the same place.
+    rows; each has room for a few more than its share. Each part is such a stack, in
+    which the rows of a table are next to each other, at the same place.
     """
 
     def __init__(self, name: str, tables: Sequence[Table], num_parts: int):
-        """Stacks tables.
+        """Stacks tables that grow.
 
-        `tables`: tables that grow, of one width, dtype and optimizer; at least one.
         Raises ValueError: a part would have more rows than can be counted.
         """
-        self.name = name
-        self.tables = tuple(tables)
-        self.num_parts = num_parts
-        self.width = tables[0].width
-        self.dtype = tables[0].dtype
-        self.optimizer = tables[0].optimizer
-        self.trainable = tables[0].trainable
-        self._first_rows: dict[str, int] = {}
-        self.num_rows = 0
-        for table in self.tables:
-            self._first_rows[table.name] = self.num_rows
-            self.num_rows += self.capacity(table)
+        super().__init__(name, tables, num_parts)
         if self.num_rows > MOST_ROWS:
             raise ValueError(
                 f"Tables that are stacked must have at most {MOST_ROWS:,} rows in a "
@@ -134,10 +134,6 @@ class DynamicSlab:
     def index(self, table: Table) -> int:
         """Returns the number of a table among those of the slab."""
         return self.tables.index(table)
-
-    def first_row(self, table: Table) -> int:
-        """Returns where the rows of a table begin in each part."""
-        return self._first_rows[table.name]
 
     def capacity(self, table: Table) -> int:
         """Returns how many rows of a table a part has room for."""

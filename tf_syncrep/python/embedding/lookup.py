@@ -44,9 +44,6 @@ def look_up(
     in which rows and gradients are sent; None for the slab's. Returns for each feature
     its vectors: float64 if the slab is float64, otherwise float32.
     """
-    most_rows = max(
-        slab.part_rows(part_number) for part_number in range(slab.num_parts)
-    )
     rows, places = embedding_ops.embedding_rows(
         [feature.ids for feature in features],
         num_rows=slab.num_rows,
@@ -55,7 +52,8 @@ def look_up(
         vocabulary_sizes=[feature.table.vocabulary_size for feature in features],
         features=[feature.name for feature in features],
         tables=[feature.table.name for feature in features],
-        dtype=tf.int32 if most_rows <= tf.int32.max else tf.int64,
+        # No part has more rows than the first one.
+        dtype=tf.int32 if slab.part_rows(0) <= tf.int32.max else tf.int64,
     )
     vectors = []
     for part, part_rows in zip(parts, rows, strict=True):

@@ -33,6 +33,14 @@ def num_tasks(job: str) -> int:
     return len({spec.task for spec in specs if spec.job == job})
 
 
+def num_parts() -> int:
+    """Returns how many parts tables have here: one for each parameter server."""
+    strategy = tf.distribute.get_strategy()
+    if not isinstance(strategy, tf.distribute.ParameterServerStrategy):
+        return 1
+    return max(1, num_tasks("ps"))
+
+
 def explain_missing_cluster() -> None:
     """Makes ParameterServerStrategy say which tasks are missing, and how to start them.
 

@@ -112,8 +112,9 @@ def _as_saved(name: str, saved: Collection[str]) -> str:
     In older ones the last component is the layer's name, whatever Keras made it.
     """
     within = name.rsplit("/", 1)[0]
-    found = [x for x in saved if x.rsplit("/", 1)[0] == within]
-    return name if name in saved or len(found) != 1 else found[0]
+    # Layers of one name have numbers.
+    found = {re.sub(r"#\d+$", "", x) for x in saved if x.rsplit("/", 1)[0] == within}
+    return found.pop() if name not in saved and len(found) == 1 else name
 
 
 def _free_all(tables: DynamicTables, part: Any, own: Iterable[RowSlot]) -> None:
@@ -123,7 +124,7 @@ def _free_all(tables: DynamicTables, part: Any, own: Iterable[RowSlot]) -> None:
         if not any(id(compat.native(x)) in slots for x in variables_of(optimizer)):
             others = all_row_slots([optimizer], tables).get(id(part.vectors), [])
             slots |= {id(x.variable): x for x in others}
-    tables.reset(part, [(x.variable, x.initial) for x in slots.values()])
+    tables.reset(part, [*slots.values()])
 
 
 def _add_variables(
@@ -152,7 +153,7 @@ def _add_variables(
         elif id(tables) not in named:
             within = path.rsplit("/", 1)[0] if tables.named_by_layer else "tables"
             names = {x: f"{within}/{tables.key_in_files(x)}" for x in tables.by_name}
-            if tables.named_by_layer and isinstance(tables, DynamicTables):
+            if tables.named_by_layer:
                 names = {x: _as_saved(name, saved) for x, name in names.items()}
             named[id(tables)] = tables, names
     flat = [(keys, x) for _, keys in named.values() for x in keys]

@@ -12,6 +12,7 @@ from tf_syncrep.python.embedding import layout, lookup
 from tf_syncrep.python.embedding.id_weights import flat_weights
 from tf_syncrep.python.embedding.ragged import as_ragged, is_ragged
 from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.cluster import num_parts
 from tf_syncrep.python.keras.embedding import dynamic_files
 from tf_syncrep.python.keras.embedding.config import (
     FeatureConfig,
@@ -36,12 +37,11 @@ from tf_syncrep.python.keras.tables.dynamic import Dynamic, row_initializer
 from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
 from tf_syncrep.python.keras.tables.setting import being_set
 from tf_syncrep.python.keras.tables.tables import Tables
-from tf_syncrep.python.keras.tables.variables import num_parts
 from tf_syncrep.python.sync.arguments import as_python
 
 __all__ = ["DistributedEmbedding"]
 
-# The key of the tables' layout in a file, as no table has one.
+# The key of the tables' layout in a file; no table has a key like this.
 _LAYOUT = "%layout"
 
 
@@ -92,9 +92,9 @@ class _Features:
 
 
 def _shared(table, tables):
-    """Returns the equal one of some tables, to which this one is added otherwise.
+    """Returns the one of some tables that equals a table, or adds this one to them.
 
-    Features of one table have tables of their own after `get_config`.
+    `FeatureConfig.from_config` makes a table for each feature.
     """
     for other in tables:
         if other.name == table.name and other.get_config() == table.get_config():

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.embedding import layout, lookup
+from tf_syncrep.python.keras.cluster import num_parts
 from tf_syncrep.python.keras.embedding import dynamic_files
 from tf_syncrep.python.keras.embedding.config import size_as_json, size_from_json
 from tf_syncrep.python.keras.embedding.growing_layer import GrowingLayer
@@ -21,7 +22,6 @@ from tf_syncrep.python.keras.tables.dynamic_tables import (
     DynamicTables,
     KeysAndVectors,
 )
-from tf_syncrep.python.keras.tables.variables import num_parts
 from tf_syncrep.python.sync.arguments import as_python, check_count
 
 

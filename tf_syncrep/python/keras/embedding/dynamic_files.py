@@ -100,7 +100,7 @@ def _load_as_it_was(
             # Keras may have loaded the slots of the model's optimizer, or does so
             # later. Those of another model's optimizer belong to the former keys.
             others = [
-                (slot.variable, slot.initial)
+                slot
                 for slot in slots.get(id(part.vectors), [])
                 if not compat.holds_values_of(slot.variable, store)
             ]

@@ -15,7 +15,7 @@ silently if their shapes are equal. So that is an error.
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -25,7 +25,10 @@ from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.tables import saved_layout
 from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
 from tf_syncrep.python.keras.tables.setting import being_set
+from tf_syncrep.python.keras.tables.stacked_tables import StackedTables
 from tf_syncrep.python.keras.tables.tables import Tables
+
+_Of = TypeVar("_Of", bound=StackedTables)
 
 
 def track(layer: Any, tables: Tables, whole: str | None = None) -> None:
@@ -38,7 +41,7 @@ def track(layer: Any, tables: Tables, whole: str | None = None) -> None:
     root.layout = state
     setattr(root, _name_of(state.layout), _numbered(parts))
     # In Keras 3 a path leads from optimizers to the variables themselves.
-    compat.track(parts[0], "layout", _SameLayout(state))
+    compat.track(parts[0], "layout", _Layout(layer.name, tables, None))
     compat.track(layer, "_saved_tables", root)
     if whole is not None:
         compat.track(layer, whole, _Whole(tables))
@@ -61,17 +64,19 @@ def track_dynamic(layer: Any, tables: DynamicTables) -> None:
     compat.track(layer, "_saved_dynamic_tables", root)
 
 
-class _DynamicLayout(tf.train.experimental.PythonState):
-    """Refuses tables that grow if their layout has changed, and has others give way."""
+class _LayoutState(tf.train.experimental.PythonState, Generic[_Of]):
+    """Saves the layout of tables; `root` has their parts."""
 
-    def __init__(
-        self, layer_name: str, tables: DynamicTables, root: tf.train.Checkpoint
-    ):
+    def __init__(self, layer_name: str, tables: _Of, root: tf.train.Checkpoint | None):
         self._layer_name, self._tables, self._root = layer_name, tables, root
         self.layout = saved_layout.as_json(tables)
 
     def serialize(self) -> str:
         return self.layout
+
+
+class _DynamicLayout(_LayoutState[DynamicTables]):
+    """Refuses tables that grow if their layout has changed, and has others give way."""
 
     def deserialize(self, string_value: Any) -> None:
         saved = _as_string(string_value)
@@ -129,25 +134,20 @@ class _Part(_State):
         self.has_received = True
 
 
-class _Layout(tf.train.experimental.PythonState):
-    """Saves the layout of tables, and restores tables of another layout."""
-
-    def __init__(self, layer_name: str, tables: Tables, root: tf.train.Checkpoint):
-        self._layer_name, self._tables, self._root = layer_name, tables, root
-        self.layout = saved_layout.as_json(tables)
-
-    def serialize(self) -> str:
-        return self.layout
+class _Layout(_LayoutState[Tables]):
+    """Restores tables of another layout, which it refuses if it has no `root`."""
 
     def deserialize(self, string_value: Any) -> None:
         saved = _as_string(string_value)
         if saved == self.layout:
             return
+        if self._root is None:
+            raise self._error(saved)
         slabs = saved_layout.from_json(saved)
         self._check_tables(slabs)
         if saved_layout.have_equal_shapes(slabs, self._tables.slabs):
             # In Keras 2 paths lead from optimizers to slots, not to their variables.
-            raise self.error(saved)
+            raise self._error(saved)
         parts = tf.train.Checkpoint()
         setattr(self._root, _name_of(saved), parts)
         try:
@@ -161,11 +161,11 @@ class _Layout(tf.train.experimental.PythonState):
                     setattr(parts, name, receiver)
                     if not receiver.has_received:
                         # It was restored by a path through an optimizer.
-                        raise self.error(saved)
+                        raise self._error(saved)
         finally:
             delattr(self._root, _name_of(saved))
 
-    def error(self, saved: str) -> ValueError:
+    def _error(self, saved: str) -> ValueError:
         """Returns the error for parts whose layout must not change."""
         own = saved_layout.described(self._tables.slabs)
         there = saved_layout.described(saved_layout.from_json(saved))
@@ -185,21 +185,6 @@ class _Layout(tf.train.experimental.PythonState):
                     f"Table {name!r} of layer {self._layer_name!r} has shape {shape}. "
                     f"The checkpoint has {saved_layout.described(slabs)}"
                 )
-
-
-class _SameLayout(tf.train.experimental.PythonState):
-    """Refuses tables if their layout has changed."""
-
-    def __init__(self, state: _Layout):
-        self._state = state
-
-    def serialize(self) -> str:
-        return self._state.serialize()
-
-    def deserialize(self, string_value: Any) -> None:
-        saved = _as_string(string_value)
-        if saved != self._state.layout:
-            raise self._state.error(saved)
 
 
 def _as_string(value):

@@ -18,6 +18,7 @@ from tf_syncrep.python.keras.tables.dynamic import Dynamic, RowInitializer
 from tf_syncrep.python.keras.tables.row_slots import RowSlot, all_row_slots
 from tf_syncrep.python.keras.tables.setting import being_set, check_numbers, keep
 from tf_syncrep.python.keras.tables.stacked_tables import (
+    CASTING,
     CHUNK_BYTES,
     PartsBySlab,
     StackedTables,
@@ -28,7 +29,6 @@ from tf_syncrep.python.keras.tables.trainers import (
     note_trainers,
     trainers_of,
 )
-from tf_syncrep.python.keras.tables.variables import CASTING, part_name
 from tf_syncrep.python.keras.tables.whole_variables import warn_of_whole_variables
 from tf_syncrep.python.ops import table_ops
 
@@ -78,6 +78,8 @@ class Rows(NamedTuple):
 class DynamicTables(StackedTables):
     """Tables that grow, stacked into slabs, whose parts are variables of a layer."""
 
+    kinds = ("", "_keys", "_uses")
+
     def __init__(
         self,
         slabs: Sequence[DynamicSlab],
@@ -91,10 +93,8 @@ class DynamicTables(StackedTables):
         self._layer = weakref.ref(layer)
         # Whether steps went by, since the last maintenance, in which nothing trained.
         self.has_rested = False
-        self._vectors = PartsBySlab()
-        self._keys: dict[str, list[Any]] = {}
-        self._uses: dict[str, list[Any]] = {}
-        self._indices: dict[str, list[Any]] = {}
+        # Of each part Keras' variables, in the order of `Part`, and the index.
+        self._parts = PartsBySlab()
         #: Whether rows rest, or have rested, since a table was set.
         self.has_released = False
         # The copies that stand in for the tables while a model is traced for serving.
@@ -153,20 +153,17 @@ class DynamicTables(StackedTables):
             _variable(add_weight, slab, part_number, "", (slab.width,), slab.dtype)
             for part_number in part_numbers
         ]
-        self._vectors[slab.name] = vectors
         extended = tf.distribute.get_strategy().extended
-        keys, uses, indices = [], [], []
+        parts = []
         for part_number in part_numbers:
             native = compat.native(vectors[part_number])
             with extended.colocate_vars_with(native):
-                keys.append(_variable(add_weight, slab, part_number, "_keys", ()))
-                uses.append(
-                    _variable(add_weight, slab, part_number, "_uses", (2,), "int32")
-                )
+                keys = _variable(add_weight, slab, part_number, "_keys", ())
+                uses = _variable(add_weight, slab, part_number, "_uses", (2,), "int32")
             with tf.init_scope(), tf.device(native.device):
-                indices.append(self._index(slab, initializers))
-        self._keys[slab.name], self._uses[slab.name] = keys, uses
-        self._indices[slab.name] = indices
+                index = self._index(slab, initializers)
+            parts.append((vectors[part_number], keys, uses, index))
+        self._parts[slab.name] = parts
 
     def _index(
         self, slab: DynamicSlab, initializers: Mapping[str, RowInitializer]
@@ -192,41 +189,20 @@ class DynamicTables(StackedTables):
         """Returns the variables and the index of each part of a slab."""
         return [
             Part(*map(compat.native, variables), index)
-            for *variables, index in zip(
-                self._vectors[slab.name],
-                self._keys[slab.name],
-                self._uses[slab.name],
-                self._indices[slab.name],
-                strict=True,
-            )
+            for *variables, index in self._parts[slab.name]
         ]
 
     def trained(self, slab: DynamicSlab) -> list[Any]:
         """Returns the variables with a slab's vectors, as Keras has them."""
-        return list(self._vectors[slab.name])
+        return [vectors for vectors, *_ in self._parts[slab.name]]
 
     def all_variables(self) -> list[Any]:
         """Returns all variables, as Keras has them: parts' vectors, keys and uses."""
         return [
             variable
             for slab in self.slabs
-            for of_part in zip(
-                self._vectors[slab.name],
-                self._keys[slab.name],
-                self._uses[slab.name],
-                strict=True,
-            )
-            for variable in of_part
-        ]
-
-    @property
-    def variable_names(self) -> list[str]:
-        """The names by which the variables were made."""
-        return [
-            part_name(slab, part_number) + kind
-            for slab in self.slabs
-            for part_number in range(slab.num_parts)
-            for kind in ("", "_keys", "_uses")
+            for *variables, _ in self._parts[slab.name]
+            for variable in variables
         ]
 
     def look_up(
@@ -257,7 +233,7 @@ class DynamicTables(StackedTables):
                     f"{sorted({x.table.name for x in of_slab})}"
                 )
             # Keras traces models with tensors in the place of variables to find shapes.
-            if not self._vectors or compat.in_stateless_scope():
+            if not self._parts or compat.in_stateless_scope():
                 return dynamic_lookup.empty_vectors(slab, of_slab)
             return dynamic_lookup.look_up(
                 slab,
@@ -269,15 +245,13 @@ class DynamicTables(StackedTables):
 
         return look_up_by_slab(self.slabs, features, look_up_in)
 
-    def reset(self, part: Part, slots: Sequence[tuple[Any, float]]) -> None:
+    def reset(self, part: Part, slots: Sequence[RowSlot]) -> None:
         """Frees all rows of a part at once, whatever table they belong to."""
         with being_set:
             self.give_way(part)
             for variable, initial in [
-                (part.vectors, 0),
-                (part.keys, 0),
-                (part.uses, 0),
-                *slots,
+                *((x, 0) for x in (part.vectors, part.keys, part.uses)),
+                *((slot.variable, slot.initial) for slot in slots),
             ]:
                 with tf.device(variable.device):
                     value = (
@@ -560,7 +534,7 @@ class DynamicTables(StackedTables):
 def _variable(add_weight, slab, part_number, kind, shape, dtype="int64"):
     """Makes one of a part's variables, which takes no memory before it is written."""
     return add_weight(
-        name=part_name(slab, part_number) + kind,
+        name=slab.part_name(part_number) + kind,
         shape=(slab.num_rows, *shape),
         dtype=dtype,
         initializer=_zeros,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -17,9 +17,7 @@ from tf_syncrep.python.keras.optimizer_slots import (
     slots_by_variable,
     variables_of,
 )
-
-if TYPE_CHECKING:
-    from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
+from tf_syncrep.python.keras.tables.stacked_tables import StackedTables
 
 # Optimizers of Keras whose slots are not of single rows, with the reason.
 _UNFIT = {
@@ -37,7 +35,7 @@ class RowSlot:
 
 
 def row_slots(
-    optimizers: Sequence[Any], tables: DynamicTables
+    optimizers: Sequence[Any], tables: StackedTables
 ) -> dict[int, dict[str, RowSlot]]:
     """Finds the slots of the rows of tables.
 
@@ -61,7 +59,7 @@ def row_slots(
 
 
 def all_row_slots(
-    optimizers: Sequence[Any], tables: DynamicTables
+    optimizers: Sequence[Any], tables: StackedTables
 ) -> dict[int, list[RowSlot]]:
     """Finds the slots as `row_slots` does, of all optimizers that train the same rows.
 

@@ -6,14 +6,17 @@ in them.
 
 from __future__ import annotations
 
+import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
 
+# Under mixed precision Keras 3's own layer casts its table, and Keras 2's does not.
+CASTING: dict[str, Any] = {} if compat.IS_KERAS_3 else {"experimental_autocast": False}
 # How many bytes are read or written at a time.
 CHUNK_BYTES = 64 * 2**20
 # The name in files of a table that is the only one of its layer.
@@ -37,6 +40,9 @@ class StackedTables:
     the layer, as they do variables; otherwise they use the tables' own names.
     """
 
+    #: What follows the part's name in the names of each part's variables.
+    kinds: tuple[str, ...] = ("",)
+
     def __init__(self, slabs: Sequence[Any], named_by_layer: bool):
         """Makes no variables yet."""
         self.named_by_layer = named_by_layer
@@ -56,6 +62,16 @@ class StackedTables:
         """Returns the name where a slash would separate folders."""
         return self.name_in_files(name).replace("%", "%25").replace("/", "%2F")
 
+    @property
+    def variable_names(self) -> list[str]:
+        """The names with which the variables were made."""
+        return [
+            slab.part_name(part_number) + kind
+            for slab in self.slabs
+            for part_number in range(slab.num_parts)
+            for kind in self.kinds
+        ]
+
     def trained(self, slab: Any) -> list[Any]:
         """Returns Keras' variables with a slab's vectors; to be overridden."""
         raise NotImplementedError
@@ -71,19 +87,40 @@ class StackedTables:
 
 _Kind = TypeVar("_Kind", bound=StackedTables)
 
-# All tables whose variables are made.
+# All tables whose variables are made. A layer may be built while another thread looks.
 _made: weakref.WeakSet[StackedTables] = weakref.WeakSet()
+_lock = threading.Lock()
 
 
 def note_made(tables: StackedTables) -> None:
     """Makes tables known here, once their variables are made."""
     if tables.slabs:
-        _made.add(tables)
+        with _lock:
+            _made.add(tables)
 
 
 def all_made() -> list[StackedTables]:
     """Returns all tables whose variables are made."""
-    return list(_made)
+    with _lock:
+        return list(_made)
+
+
+class _Placed(NamedTuple):
+    """A variable with vectors, and its number among the parts of a slab."""
+
+    tables: StackedTables
+    slab: Any
+    number: int
+    variable: Any
+    native: Any
+
+
+def _placed(kind: type[StackedTables] = StackedTables) -> Iterator[_Placed]:
+    """Yields the variables with vectors of all tables of a kind, slab by slab."""
+    for tables in all_made():
+        for slab in tables.slabs if isinstance(tables, kind) else ():
+            for number, variable in enumerate(tables.trained(slab)):
+                yield _Placed(tables, slab, number, variable, compat.native(variable))
 
 
 def tables_with(
@@ -92,7 +129,7 @@ def tables_with(
     """Finds tables of a kind whose variables are all in `variables`, in their order."""
     place = {id(variable): i for i, variable in enumerate(variables)}
     found = []
-    for tables in _made:
+    for tables in all_made():
         if isinstance(tables, kind):
             wanted = tables.all_trained() if trained_only else tables.all_variables()
             own = [id(compat.native(x)) for x in wanted]
@@ -104,34 +141,22 @@ def tables_with(
 
 def trained_by(optimizer: Any) -> list[StackedTables]:
     """Returns those tables that an optimizer has slots of, in its order."""
-    found = {}
-    for tables in _made:
-        trained = filter(optimizer.has_slots_of, tables.all_trained())
-        places = list(map(optimizer.slot_index, trained))
-        if places:
-            found[min(places)] = tables
-    return [found[place] for place in sorted(found)]
+    found = {
+        optimizer.slot_index(x.variable): x.tables
+        for x in _placed()
+        if optimizer.has_slots_of(x.variable)
+    }
+    return list(dict.fromkeys(found[place] for place in sorted(found)))
 
 
 def slabs_with_own_optimizers() -> dict[int, Any]:
     """Returns the slabs that have optimizers of their own."""
-    return {
-        id(compat.native(part)): slab
-        for tables in _made
-        for slab in tables.slabs
-        if slab.optimizer is not None
-        for part in tables.trained(slab)
-    }
+    return {id(x.native): x.slab for x in _placed() if x.slab.optimizer is not None}
 
 
 def is_part(variable: tf.Variable, kind: type[StackedTables] = StackedTables) -> bool:
     """Returns whether a variable has vectors of tables, or of one kind of tables."""
-    return any(
-        compat.native(part) is variable
-        for tables in _made
-        if isinstance(tables, kind)
-        for part in tables.all_trained()
-    )
+    return any(x.native is variable for x in _placed(kind))
 
 
 class Part(NamedTuple):
@@ -149,9 +174,8 @@ def parts_of(variables: Sequence[Any]) -> list[Part]:
     """
     natives = [compat.native(variable) for variable in variables]
     found = {id(variable): Part(variable, 0, 1) for variable in natives}
-    for tables in _made:
-        for slab in tables.slabs:
-            parts = [compat.native(part) for part in tables.trained(slab)]
-            for number, part in enumerate(parts):
-                found[id(part)] = Part(parts[0], number, len(parts))
+    first = None
+    for x in _placed():
+        first = first if x.number else x.native
+        found[id(x.native)] = Part(first, x.number, x.slab.num_parts)
     return [found[id(variable)] for variable in natives]

@@ -18,12 +18,12 @@ from tf_syncrep.python.keras.tables.setting import (
     keep,
 )
 from tf_syncrep.python.keras.tables.stacked_tables import (
+    CASTING,
     CHUNK_BYTES,
     PartsBySlab,
     StackedTables,
     note_made,
 )
-from tf_syncrep.python.keras.tables.variables import CASTING, part_name
 from tf_syncrep.python.keras.tables.whole_variables import warn_of_whole_variables
 
 
@@ -50,7 +50,7 @@ class Tables(StackedTables):
             parts = []
             for part_number in range(slab.num_parts):
                 part = add_weight(
-                    name=part_name(slab, part_number),
+                    name=slab.part_name(part_number),
                     shape=(slab.part_rows(part_number), slab.width),
                     dtype=slab.dtype,
                     initializer=_initializer(slab, part_number, initializers),
@@ -81,15 +81,6 @@ class Tables(StackedTables):
     def num_parts(self) -> int:
         """How many variables there are."""
         return sum(slab.num_parts for slab in self.slabs)
-
-    @property
-    def variable_names(self) -> list[str]:
-        """The names with which the variables were made."""
-        return [
-            part_name(slab, part_number)
-            for slab in self.slabs
-            for part_number in range(slab.num_parts)
-        ]
 
     def look_up(
         self,

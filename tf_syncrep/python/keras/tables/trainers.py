@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.builds import before_builds
 from tf_syncrep.python.keras.tables.row_slots import refuse_unfit
-
-if TYPE_CHECKING:
-    from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
+from tf_syncrep.python.keras.tables.stacked_tables import StackedTables, all_made
 
 # The optimizers that were built with a part of tables, by the tables.
-_trainers: weakref.WeakKeyDictionary[DynamicTables, weakref.WeakSet[Any]] = (
+_trainers: weakref.WeakKeyDictionary[StackedTables, weakref.WeakSet[Any]] = (
     weakref.WeakKeyDictionary()
 )
+# An optimizer may be built while another thread asks.
+_lock = threading.Lock()
 
 
-def note_trainers(tables: DynamicTables) -> None:
+def note_trainers(tables: StackedTables) -> None:
     """Notes the optimizers that will be built to train tables.
 
     One whose slots of a row cannot begin anew is refused then.
@@ -30,12 +31,13 @@ def note_trainers(tables: DynamicTables) -> None:
     before_builds(note_trainer)
 
 
-def trainers_of(tables: DynamicTables) -> list[Any]:
+def trainers_of(tables: StackedTables) -> list[Any]:
     """Returns the optimizers that were built to train tables, and ours around them."""
-    return list(_trainers.get(tables, ()))
+    with _lock:
+        return list(_trainers.get(tables, ()))
 
 
-def drop_gradients(tables: DynamicTables) -> None:
+def drop_gradients(tables: StackedTables) -> None:
     """Has optimizers drop what they have collected, before rows get other keys."""
     for optimizer in trainers_of(tables):
         if hasattr(optimizer, "drop_gradients"):
@@ -51,9 +53,10 @@ def note_trainer(optimizer: Any, variables: Sequence[Any]) -> None:
     Raises ValueError: the optimizer cannot train tables that grow.
     """
     built_with = {id(compat.native(variable)) for variable in variables}
-    for tables, trainers in _trainers.items():
+    for tables in all_made():
+        trainers = _trainers.get(tables)  # None of tables of fixed size
         parts = {id(compat.native(part)) for part in tables.all_trained()}
-        if parts & built_with:
+        if trainers is not None and parts & built_with:
             refuse_legacy(
                 optimizer,
                 "An optimizer of tables that grow must not be one of "
@@ -61,7 +64,8 @@ def note_trainer(optimizer: Any, variables: Sequence[Any]) -> None:
                 "with its next key",
             )
             refuse_unfit(optimizer)
-            trainers.add(optimizer)
+            with _lock:
+                trainers.add(optimizer)
 
 
 def refuse_legacy(optimizer: Any, rule: str) -> None:

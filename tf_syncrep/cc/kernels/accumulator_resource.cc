@@ -5,9 +5,13 @@
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/types.h"
 #include "tf_syncrep/cc/kernels/call_op.h"
+#include "tf_syncrep/cc/tf/buffer_tensor.h"
 
 namespace tf_syncrep {
 namespace {
+
+// Smaller tensors get memory of the heap that was used before.
+constexpr size_t kMinReusedBytes = size_t{4} << 20;
 
 using tensorflow::DataType;
 using tensorflow::DataTypeString;
@@ -47,7 +51,7 @@ AccumulatorResource::AccumulatorResource(const AccumulatorSpec& spec,
                                          SumMaker make_sum, bool reuses_memory)
     : spec_(spec),
       accumulator_(spec.mode, std::move(make_sum)),
-      reuses_memory_(reuses_memory) {}
+      chunks_(reuses_memory ? std::make_shared<ChunkPool>() : nullptr) {}
 
 std::string AccumulatorResource::DebugString() const {
   return absl::StrCat("Accumulator: ", spec_.DebugString());
@@ -56,19 +60,19 @@ std::string AccumulatorResource::DebugString() const {
 OwnedBuffer AccumulatorResource::Allocate(OpKernelContext* ctx, DataType dtype,
                                           const TensorShape& shape) {
   const auto owner = std::make_shared<Tensor>();
-  absl::Status status = reuses_memory_
-                            ? taken_memory_.Get(ctx, dtype, shape, owner.get())
-                            : ctx->allocate_temp(dtype, shape, owner.get());
-  if (!status.ok()) {
+  const size_t bytes = static_cast<size_t>(shape.num_elements()) *
+                       tensorflow::DataTypeSize(dtype);
+  if (chunks_ != nullptr && bytes >= kMinReusedBytes) {
+    OwnedBuffer buffer = ChunkPool::Get(chunks_, bytes).buffer;
+    if (buffer.owner == nullptr) {
+      return {};
+    }
+    chunks_->EndRound(bytes);
+    *owner = BufferTensor(dtype, shape, std::move(buffer));
+  } else if (!ctx->allocate_temp(dtype, shape, owner.get()).ok()) {
     return {};
   }
   return {owner->data(), owner};
-}
-
-void AccumulatorResource::Keep(const Tensor& result) {
-  if (reuses_memory_) {
-    taken_memory_.Keep(result);
-  }
 }
 
 // TensorFlow's allocator on GPUs reuses memory by itself.

@@ -17,8 +17,8 @@
 #include "tensorflow/core/framework/types.pb.h"
 #include "tf_syncrep/cc/kernels/counted_resource_op.h"
 #include "tf_syncrep/cc/lib/accumulator.h"
+#include "tf_syncrep/cc/lib/chunk_pool.h"
 #include "tf_syncrep/cc/lib/owned_buffer.h"
-#include "tf_syncrep/cc/tf/reusable_tensor.h"
 
 namespace tf_syncrep {
 
@@ -40,8 +40,8 @@ class AccumulatorResource final : public tensorflow::ResourceBase {
   using SumMaker = std::function<std::unique_ptr<GradientSum>()>;
 
   // `make_sum` makes sums for gradients of the spec's kind and dtype. With
-  // `reuses_memory` dense results are written to the memory of the last one, if
-  // nobody holds it any more, otherwise to new memory of the op's device.
+  // `reuses_memory` large dense sums and results, which must be on the host,
+  // are written to memory of earlier ones that nobody holds any more.
   AccumulatorResource(const AccumulatorSpec& spec, SumMaker make_sum,
                       bool reuses_memory);
 
@@ -56,15 +56,10 @@ class AccumulatorResource final : public tensorflow::ResourceBase {
                        tensorflow::DataType dtype,
                        const tensorflow::TensorShape& shape);
 
-  // Keeps the result that was taken last, whose memory may be reused when
-  // nobody else holds it any more.
-  void Keep(const tensorflow::Tensor& result);
-
  private:
   const AccumulatorSpec spec_;
   Accumulator accumulator_;
-  const bool reuses_memory_;
-  ReusableTensor taken_memory_;
+  const std::shared_ptr<ChunkPool> chunks_;  // null if memory is not reused
 };
 
 // Makes an accumulator, or finds the one of its shared name. Subclasses say

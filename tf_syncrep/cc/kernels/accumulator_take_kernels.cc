@@ -101,9 +101,7 @@ absl::Status SetDenseOutput(OpKernelContext* ctx,
     return OutOfMemoryForResult(1, taken.shape, sizeof(T));
   }
   // All owners are tensors: see also GradientInput().
-  const auto& output = *static_cast<const Tensor*>(result.owner.get());
-  ctx->set_output(0, output);
-  accumulator.Keep(output);
+  ctx->set_output(0, *static_cast<const Tensor*>(result.owner.get()));
   return absl::OkStatus();
 }
 

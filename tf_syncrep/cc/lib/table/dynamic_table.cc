@@ -485,16 +485,12 @@ template <typename IsMeant, typename LastUse>
 void DynamicTable::SetLastUses(const TableColumns& columns, int64_t begin,
                                int64_t end, const IsMeant& is_meant,
                                const LastUse& last_use) {
+  // Without the locks of stripes: a row that changes meanwhile is used now, or
+  // has another key, and needs no change.
   for (int64_t row = begin; row < end; ++row) {
-    if (!is_meant(columns.use(row))) {
-      continue;
-    }
-    const int64_t key = columns.key(row);
-    Stripe& stripe = StripeOf(HashKey(key));
-    const MutexLock lock(stripe.mu);
     const RowUse use = columns.use(row);
-    if (columns.key(row) == key && is_meant(use)) {
-      columns.set_use(row, {last_use(use), use.count});
+    if (is_meant(use)) {
+      columns.set_last_use(row, use, last_use(use));
     }
   }
 }

@@ -29,7 +29,8 @@ namespace tf_syncrep {
 // All functions but Build() may run at the same time. A row's key and use
 // change under the lock of its key's stripe and the row's lock of RowLocks, so
 // that a snapshot has both from before or both from after. A change of the use
-// alone needs only the lock of the stripe.
+// alone needs only the lock of the stripe; one of the last use alone needs
+// none.
 class DynamicTable {
  public:
   struct Options {

@@ -49,12 +49,23 @@ class TableColumns {
     return use;
   }
   void set_use(int64_t row, RowUse use) const {
-    uint64_t bits;
-    __builtin_memcpy(&bits, &use, sizeof(bits));
-    __atomic_store_n(&uses_[row], bits, __ATOMIC_RELEASE);
+    __atomic_store_n(&uses_[row], Bits(use), __ATOMIC_RELEASE);
+  }
+  // Sets the last use, unless the use has changed since `use` was read.
+  void set_last_use(int64_t row, RowUse use, int32_t last_use) const {
+    uint64_t expected = Bits(use);
+    __atomic_compare_exchange_n(&uses_[row], &expected,
+                                Bits({last_use, use.count}), /*weak=*/false,
+                                __ATOMIC_RELEASE, __ATOMIC_RELAXED);
   }
 
  private:
+  static uint64_t Bits(RowUse use) {
+    uint64_t bits;
+    __builtin_memcpy(&bits, &use, sizeof(bits));
+    return bits;
+  }
+
   int64_t* keys_;
   uint64_t* uses_;
 };

@@ -1,10 +1,9 @@
 """Tables that grow in files, checkpoints and exported models."""
 
+import contextlib
 import pathlib
 import subprocess
 import sys
-import threading
-import time
 
 import dynamic_models as models
 import keras_variants
@@ -13,6 +12,7 @@ import process_threads
 import pytest
 import tensorflow as tf
 from combinations import mostly_by_night
+from waiting import in_thread, until
 
 import tf_syncrep as tfs
 from tf_syncrep.python.checkpoint.keyed_tables import KeyedTable
@@ -641,12 +641,6 @@ def all_set(layer, first_key, value):
     return [layer.get_embedding_tables()[name] for name in ("fixed", "grows")]
 
 
-def saving_in_a_thread(checkpoint):
-    thread = threading.Thread(target=checkpoint.save, daemon=True)
-    thread.start()
-    return thread
-
-
 # The second one has no slots, and some keys lose their rows.
 @pytest.mark.ci
 @pytest.mark.parametrize(
@@ -661,14 +655,11 @@ def test_tables_set_while_a_checkpoint_is_written_are_in_the_next_one(
     checkpoint = tfs.keras.Checkpoint(
         str(tmp_path), model=model, max_bytes_per_sec=3e5, max_kept_bytes=1 << 28
     )
-    thread = saving_in_a_thread(checkpoint)
-    deadline = time.monotonic() + 60
-    while checkpoint.saving is None or not checkpoint.saving.rows_written:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    saved = in_thread(checkpoint.save)
+    until(lambda: checkpoint.saving and checkpoint.saving.rows_written, poll_secs=0.001)
     assert not checkpoint.saving.is_over
     after = all_set(layer, first_key, 2.0)
-    thread.join(60)
+    saved.result(60)
     assert checkpoint.saving.error is None
     for tables in (before, after):
         other, same = of_both_kinds(make)
@@ -705,13 +696,15 @@ def test_checkpoint_begins_when_tables_are_set_that_are_being_set(
 
     def write_beside_a_checkpoint(*args):
         if not threads:
-            threads.append(saving_in_a_thread(checkpoint))
-            threads[0].join(1)  # It would be written by then, with one of the tables.
+            threads.append(in_thread(checkpoint.save))
+            # It would be written by then, with one of the tables.
+            with contextlib.suppress(TimeoutError):
+                threads[0].result(1)
         write(*args)
 
     monkeypatch.setattr(kind, name, write_beside_a_checkpoint)
     load()
-    threads[0].join(60)
+    threads[0].result(60)
     other, same = of_both_kinds()
     tfs.keras.Checkpoint(str(tmp_path / "run"), model=other).restore()
     restored = [same.get_embedding_tables()[name] for name in ("fixed", "grows")]

@@ -3,7 +3,6 @@
 import pathlib
 import subprocess
 import sys
-import threading
 
 import dynamic_models as models
 import keras_variants
@@ -12,7 +11,7 @@ import process_threads
 import pytest
 import tensorflow as tf
 from combinations import mostly_by_night
-from waiting import until
+from waiting import in_thread, until
 
 import tf_syncrep as tfs
 from tf_syncrep.python.checkpoint.keyed_tables import KeyedTable
@@ -707,12 +706,6 @@ def all_set(layer, first_key, value):
     return [layer.get_embedding_tables()[name] for name in ("fixed", "grows")]
 
 
-def saving_in_a_thread(checkpoint):
-    thread = threading.Thread(target=checkpoint.save, daemon=True)
-    thread.start()
-    return thread
-
-
 # The second one has no slots, and some keys lose their rows.
 @pytest.mark.ci
 @pytest.mark.parametrize(
@@ -727,11 +720,11 @@ def test_tables_set_while_a_checkpoint_is_written_are_in_the_next_one(
     checkpoint = tfs.keras.Checkpoint(
         str(tmp_path), model=model, max_bytes_per_sec=3e5, max_kept_bytes=1 << 28
     )
-    thread = saving_in_a_thread(checkpoint)
-    until(lambda: checkpoint.saving and checkpoint.saving.rows_written, poll_secs=1e-3)
+    saved = in_thread(checkpoint.save)
+    until(lambda: checkpoint.saving and checkpoint.saving.rows_written, poll_secs=0.001)
     assert not checkpoint.saving.is_over
     after = all_set(layer, first_key, 2.0)
-    thread.join(60)
+    saved.result(60)
     assert checkpoint.saving.error is None
     for tables in (before, after):
         other, same = of_both_kinds(make)
@@ -785,14 +778,13 @@ def test_checkpoint_begins_when_tables_are_set_that_are_being_set(
 
     def write_beside_a_checkpoint(*args):
         if not threads:
-            threads.append(saving_in_a_thread(checkpoint))
+            threads.append(in_thread(checkpoint.save))
             until(lambda: lock.gets)
         write(*args)
 
     monkeypatch.setattr(kind, name, write_beside_a_checkpoint)
     load()
-    threads[0].join(60)
-    assert lock.gets == [False]
+    threads[0].result(60)
     other, same = of_both_kinds()
     tfs.keras.Checkpoint(str(tmp_path / "run"), model=other).restore()
     restored = [same.get_embedding_tables()[name] for name in ("fixed", "grows")]

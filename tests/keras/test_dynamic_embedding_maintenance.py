@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 from all_optimizers import KERAS_OPTIMIZERS, LionOfMine
 from combinations import mostly_by_night
+from waiting import in_thread
 
 import tf_syncrep as tfs
 from tf_syncrep.python.keras import compat
@@ -769,12 +770,11 @@ def test_setting_a_table_leaves_what_others_of_its_slab_get_meanwhile():
             if is_over.is_set():
                 break
 
-    thread = threading.Thread(target=set_table)
-    thread.start()
+    setting = in_thread(set_table)
     for key in range(500):
         layer({"s": tf.constant([], tf.int64), "t": tf.constant([key])}, training=True)
     is_over.set()
-    thread.join()
+    setting.result(60)
     assert layer.get_embedding_tables()["t"].keys.tolist() == list(range(500))
 
 

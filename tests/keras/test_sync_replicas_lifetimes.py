@@ -1,7 +1,6 @@
 """Nothing of a synchronous training remains on parameter servers that outlive it."""
 
 import gc
-import time
 
 import clusters
 import compat
@@ -10,6 +9,7 @@ import process_threads
 import programs
 import pytest
 import tensorflow as tf
+from waiting import until
 
 import tf_syncrep as tfs
 
@@ -20,7 +20,6 @@ TABLES = 3
 FEATURES, UNITS = 2048, 1024
 BATCH = 4
 STEPS = 4
-POLL_SECS = 0.05
 LEASE_THREADS = "tfs_leases"
 # How many trainings a coordinator makes before its server is measured: by then the
 # server has everything that is made only once.
@@ -112,10 +111,7 @@ class Server:
         return process_threads.resident(self._pid) / 2**20
 
     def wait_until_no_lease_threads(self):
-        deadline = time.monotonic() + clusters.DEADLINE_SECS
-        while self.lease_threads():
-            assert time.monotonic() < deadline, self.lease_threads()
-            time.sleep(POLL_SECS)
+        until(lambda: not self.lease_threads(), self.lease_threads)
 
 
 class Coordinators:

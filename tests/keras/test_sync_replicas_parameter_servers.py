@@ -11,7 +11,6 @@ import io
 import logging
 import tempfile
 import threading
-import time
 from unittest import mock
 
 import clusters
@@ -25,6 +24,7 @@ import tensorflow as tf
 import worker_seams
 from keras_sync_cluster import assert_exact
 from programs import error_of
+from waiting import in_thread, until
 
 import tf_syncrep as tfs
 from tf_syncrep.python.keras import compat
@@ -296,21 +296,18 @@ def errors_apart_from_closures(strategy):
     function = tf.function(sleep_and_check)
     said = {}
 
-    def call_apart(name, *args):
+    def call_apart(*args):
         with compat.apart_from_closures():
-            said[name] = error_of(function, *args)
+            return error_of(function, *args)
 
     for number, closure_fails in enumerate([False, True], start=1):
         short, long = map(tf.constant, (0.1, 0.5))
         mine, other = (short, long) if closure_fails else (long, short)
         coordinator.schedule(closure, args=(mine, tf.constant(closure_fails)))
-        while int(num_begun) < number:
-            time.sleep(0.01)
-        args = (f"function {number}", other, tf.constant(not closure_fails))
-        call = threading.Thread(target=call_apart, args=args)
-        call.start()
+        until(lambda n=number: int(num_begun) >= n)
+        call = in_thread(call_apart, other, tf.constant(not closure_fails))
         said[f"closure {number}"] = error_of(coordinator.join)
-        call.join()
+        said[f"function {number}"] = call.result(60)
     return said
 
 

@@ -27,11 +27,15 @@ ROWS = 1000
 INDICES = np.array([3, 999, 3, 0, 17, 500])
 
 each_case = pytest.mark.parametrize("case", CASES)
-each_mode = pytest.mark.parametrize("mode", MODES)
 each_kind = pytest.mark.parametrize("kind", ["dense", "sparse"])
-each_variable = pytest.mark.parametrize(
-    "use_resource", [True, False], ids=["resource", "ref"]
-)
+
+
+def each(*axes):
+    """Each case, the first of which has all combinations by day; see `thinned`."""
+    return thinned("case, how", CASES, itertools.product(*axes))
+
+
+KINDS, RESOURCE_OR_NOT = ("dense", "sparse"), (True, False)
 
 
 def ones(kind, dtype=tf.float32):
@@ -51,7 +55,7 @@ def test_every_rule_is_tested():
         assert tuple(numbers) == rule_ops.RULES[rule].numbers
 
 
-@thinned("case, how", CASES, itertools.product(MODES, DTYPES))
+@each(MODES, DTYPES)
 def test_dense_step_agrees_with_the_twin(case, how):
     mode, dtype = how
     state = state_of(case, (6, 5), dtype)
@@ -59,9 +63,10 @@ def test_dense_step_agrees_with_the_twin(case, how):
     state.check(state.step(grad, mode=mode), grad)
 
 
-@each_case
-@pytest.mark.parametrize(
-    "shape", [(), (7,), (1, 4), (65,), (3, 2, 5), (321, 1013), (0, 3), (4, 0)]
+@thinned(
+    "case, shape",
+    CASES,
+    [(), (7,), (1, 4), (65,), (3, 2, 5), (321, 1013), (0, 3), (4, 0)],
 )
 def test_dense_variables_of_any_shape_are_updated(shape, case):
     state = state_of(case, shape)
@@ -69,7 +74,7 @@ def test_dense_variables_of_any_shape_are_updated(shape, case):
     state.check(state.step(grad), grad, tolerance=2e-5)
 
 
-@thinned("case, how", CASES, itertools.product(MODES, DTYPES, (np.int32, np.int64)))
+@each(MODES, DTYPES, (np.int32, np.int64))
 def test_sparse_step_agrees_with_the_twin(case, how):
     mode, dtype, index_dtype = how
     state = state_of(case, (6, 5), dtype)
@@ -84,8 +89,7 @@ def test_sparse_step_agrees_with_the_twin(case, how):
             )
 
 
-@each_case
-@pytest.mark.parametrize("row_shape", [(), (0,), (1,), (17,), (65,), (1100,), (3, 5)])
+@thinned("case, row_shape", CASES, [(), (0,), (1,), (17,), (65,), (1100,), (3, 5)])
 def test_rows_of_any_shape_are_updated_as_wholes(row_shape, case):
     state = state_of(case, (9, *row_shape))
     indices = np.array([8, 0, 3, 3, 8])
@@ -133,20 +137,18 @@ def test_the_order_of_different_rows_changes_no_bit(case, dtype):
     )
 
 
-@each_case
-@each_mode
-@pytest.mark.parametrize("rows", [0, 5])
-def test_no_indices_change_nothing(rows, mode, case):
+@each(MODES, (0, 5))
+def test_no_indices_change_nothing(case, how):
+    mode, rows = how
     state = state_of(case, (rows, 3))
     grad, indices = np.zeros([0, 3], np.float32), np.zeros([0], np.int64)
     state.is_unchanged(state.step(grad, indices, mode))
 
 
-@each_case
-@pytest.mark.parametrize("first", ["dense", "sparse"])
-@pytest.mark.parametrize("second", ["dense", "sparse", "locking"])
-def test_what_was_read_before_does_not_change_under_its_reader(second, first, case):
+@each(KINDS, (*KINDS, "locking"))
+def test_what_was_read_before_does_not_change_under_its_reader(case, how):
     """This also holds if the update before was of the other kind."""
+    first, second = how
     state = state_of(case, (ROWS, 4))
     variables = state.make()
 
@@ -221,9 +223,8 @@ def test_a_step_copies_tables_only_from_under_their_readers(kind, case):
             assert allocated_bytes(session, op) <= tables[0] / 10
 
 
-@each_case
-@each_variable
-def test_a_step_with_use_locking_has_the_same_bits(use_resource, case):
+@thinned("case, use_resource", CASES, RESOURCE_OR_NOT)
+def test_a_step_with_use_locking_has_the_same_bits(case, use_resource):
     state = state_of(case, (ROWS, 4))
     grad, results = random_array(17, (len(INDICES), 4), tf.float32), []
     for use_locking in (False, True):
@@ -241,20 +242,17 @@ def test_a_step_with_use_locking_has_the_same_bits(use_resource, case):
     assert_same_bits(*results)
 
 
-@each_case
-@pytest.mark.parametrize("use_locking", [False, True], ids=["rows", "locking"])
-@pytest.mark.parametrize(
-    ("place", "bad", "index_dtype"),
-    [
-        (0, ROWS, np.int32),
-        (3, -1, np.int64),
-        (5, -(2**31), np.int32),
-        (3, 2**32, np.int64),  # which is not truncated
-    ],
+BAD_INDICES = (
+    (0, ROWS, np.int32),
+    (3, -1, np.int64),
+    (5, -(2**31), np.int32),
+    (3, 2**32, np.int64),  # which is not truncated
 )
-def test_an_index_out_of_range_leaves_everything_as_it_was(
-    place, bad, index_dtype, use_locking, case
-):
+
+
+@each(BAD_INDICES, (False, True))
+def test_an_index_out_of_range_leaves_everything_as_it_was(case, how):
+    (place, bad, index_dtype), use_locking = how
     indices = INDICES.astype(index_dtype)
     indices[place] = bad
     state_of(case, (ROWS, 4)).expect_error(
@@ -296,10 +294,9 @@ def test_a_slot_must_have_the_shape_that_the_variable_calls_for(kind, case):
         state.expect_error(message, *ones(kind), change=shorten)
 
 
-@each_case
-@each_kind
-@pytest.mark.parametrize(("value", "shape"), [([0.5], "[1]"), ([[0.5, 0.5]], "[1,2]")])
-def test_every_number_must_be_a_scalar(value, shape, kind, case):
+@each(KINDS, (((0.5,), "[1]"), (((0.5, 0.5),), "[1,2]")))
+def test_every_number_must_be_a_scalar(case, how):
+    kind, (value, shape) = how
     state = state_of(case, (6, 4))
     numbers = state.numbers
     for name in numbers:
@@ -397,18 +394,17 @@ def test_a_variable_of_another_dtype_is_named(kind, case):
             state.expect_error(message, *ones(kind, dtype), change=change)
 
 
-@each_case
-@each_kind
-@pytest.mark.parametrize(
-    ("dtype", "other", "types"),
-    [
-        (tf.float64, tf.float32, ("double", "double", "float")),
-        (tf.float32, tf.float64, ("float", "float", "double")),
-        (tf.float16, tf.float64, ("float", "half", "double")),
-        (tf.bfloat16, tf.float64, ("float", "bfloat16", "double")),
-    ],
+OTHER_WIDTHS = (
+    (tf.float64, tf.float32, ("double", "double", "float")),
+    (tf.float32, tf.float64, ("float", "float", "double")),
+    (tf.float16, tf.float64, ("float", "half", "double")),
+    (tf.bfloat16, tf.float64, ("float", "bfloat16", "double")),
 )
-def test_slots_must_be_as_wide_as_the_variable_asks(dtype, other, types, kind, case):
+
+
+@each(KINDS, OTHER_WIDTHS)
+def test_slots_must_be_as_wide_as_the_variable_asks(case, how):
+    kind, (dtype, other, types) = how
     state = state_of(case, (6, 4), dtype)
     for name in state.slots:
         state.values[name] = state.values[name].astype(other.as_numpy_dtype)
@@ -477,10 +473,9 @@ def test_names_are_checked(kind, rule, slots, numbers, message):
         apply(rule, var, slots, numbers, *gradient)
 
 
-@each_case
-@each_kind
-@each_variable
-def test_known_shapes_are_checked_when_a_graph_is_built(use_resource, kind, case):
+@each(KINDS, RESOURCE_OR_NOT)
+def test_known_shapes_are_checked_when_a_graph_is_built(case, how):
+    kind, use_resource = how
     indices = None if kind == "dense" else [0, 1]
     rows = 6 if kind == "dense" else 2
     state = state_of(case, (6, 4))
@@ -511,10 +506,9 @@ def test_known_shapes_are_checked_when_a_graph_is_built(use_resource, kind, case
             )
 
 
-@each_case
-@each_kind
-@each_variable
-def test_shapes_known_only_in_a_session_are_checked_there(use_resource, kind, case):
+@each(KINDS, RESOURCE_OR_NOT)
+def test_shapes_known_only_in_a_session_are_checked_there(case, how):
+    kind, use_resource = how
     state = state_of(case, (6, 4))
     numbers = state.numbers
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
@@ -545,10 +539,9 @@ def test_shapes_known_only_in_a_session_are_checked_there(use_resource, kind, ca
         session.run(op, good)
 
 
-@each_case
-@each_kind
-@each_variable
-def test_an_uninitialized_variable_of_a_session_is_named(use_resource, kind, case):
+@each(KINDS, RESOURCE_OR_NOT)
+def test_an_uninitialized_variable_of_a_session_is_named(case, how):
+    kind, use_resource = how
     state = state_of(case, (6, 4))
     with tf.Graph().as_default():
         variables = state.make(use_resource)

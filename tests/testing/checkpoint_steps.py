@@ -2,15 +2,13 @@
 
 import os
 import pathlib
-import time
 
-import output_lines
+import waiting
 
 from tf_syncrep.python.checkpoint.directory import Directory
 
 # The steps in order.
 STEPS = ("begun", "in part", "one server done", "merged", "whole")
-_POLL_SECS = 0.001
 
 
 def step_of(directory: Directory, number: int) -> int:
@@ -33,12 +31,13 @@ def step_of(directory: Directory, number: int) -> int:
 
 def await_step(directory: Directory, step: str) -> int:
     """Waits until the checkpoint after the last whole one has reached a step."""
-    deadline = time.monotonic() + output_lines.DEADLINE_SECS
     wanted = STEPS.index(step) + 1
     number = directory.manifests()[-1].number + 1
     if step_of(directory, number) > wanted:
         number += 1
-    while step_of(directory, number) < wanted:
-        assert time.monotonic() < deadline, f"ckpt-{number} does not come to: {step}"
-        time.sleep(_POLL_SECS)
+    waiting.until(
+        lambda: step_of(directory, number) >= wanted,
+        lambda: f"ckpt-{number} does not come to: {step}",
+        poll_secs=0.001,
+    )
     return number - 1

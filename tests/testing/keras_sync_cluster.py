@@ -3,7 +3,6 @@
 import json
 import pathlib
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,9 +13,8 @@ import numpy as np
 import programs
 import sync_accounting
 import tensorflow as tf
+import waiting
 import worker_seams
-
-_POLL_SECS = 0.02
 
 _PROGRAM = (
     pathlib.Path(__file__).parents[1] / "keras" / "sync_replicas_faults_program.py"
@@ -99,21 +97,18 @@ class KerasSyncCluster:
         """The present counters of the gate."""
         told = self.folder / "told"
         (self.folder / "tell").touch()
-        deadline = time.monotonic() + clusters.DEADLINE_SECS
-        while not told.exists():
-            assert time.monotonic() < deadline, self.tasks.output("chief")
-            time.sleep(_POLL_SECS)
+        waiting.until(told.exists, lambda: self.tasks.output("chief"))
         stats = json.loads(told.read_text())
         told.unlink()
         return stats
 
     def wait_for_stats(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Waits until a condition of the gate's counters holds; returns them."""
-        deadline = time.monotonic() + clusters.DEADLINE_SECS
-        while not holds(stats := self.stats()):
-            assert time.monotonic() < deadline, json.dumps(stats)
-            time.sleep(_POLL_SECS)
-        return stats
+
+        def those_that_hold() -> dict[str, Any] | None:
+            return stats if holds(stats := self.stats()) else None
+
+        return waiting.until(those_that_hold, lambda: json.dumps(self.stats()))
 
     def end(self) -> None:
         """Makes the training end with the epoch."""

@@ -659,7 +659,7 @@ def test_no_table_is_set_if_one_is_refused():
 
 
 def test_update_of_another_table_stays_while_a_table_is_set(monkeypatch):
-    from tf_syncrep.python.keras.tables import tables
+    from tf_syncrep.python.keras.tables import stacked_tables
 
     layer = tfs.keras.DistributedEmbedding(
         {
@@ -673,7 +673,7 @@ def test_update_of_another_table_stays_while_a_table_is_set(monkeypatch):
     # It comes right before the rows are written.
     update = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([4]))
     monkeypatch.setattr(
-        tables, "keep", lambda *_: compat.native(part).scatter_add(update)
+        stacked_tables, "keep", lambda *_: compat.native(part).scatter_add(update)
     )
     layer.set_embedding_tables({"a": np.ones([3, 2])})
     found = layer.get_embedding_tables()
@@ -699,10 +699,12 @@ def tables_in_three_parts():
 
 
 def test_large_tables_are_read_and_set_some_rows_at_a_time(monkeypatch):
-    from tf_syncrep.python.keras.tables import tables
+    from tf_syncrep.python.keras.tables import stacked_tables
 
     rows_at_a_time = 2
-    monkeypatch.setattr(tables, "CHUNK_BYTES", rows_at_a_time * WIDTH_OF_PARTS * 4)
+    monkeypatch.setattr(
+        stacked_tables, "CHUNK_BYTES", rows_at_a_time * WIDTH_OF_PARTS * 4
+    )
     made = tables_in_three_parts()
     for seed, (name, size) in enumerate(SIZES_IN_PARTS.items()):
         shape = [size, WIDTH_OF_PARTS]

@@ -35,8 +35,8 @@ def main(rows, used, min_count=1, folder=None):
         )
     part.maintain(1, evict=["least_recent"], unused_for=[100])
     stats = table_ops.TableStats(*part.stats().numpy().tolist())
-    assert stats.in_use == used
-    result = {"bytes": resident() - begin, "of_index": stats.bytes}
+    assert stats.rows == used
+    result = {"bytes": resident() - begin, "of_index": stats.index_bytes}
     if folder is not None:
         checkpoint = tf.train.Checkpoint(keys=part.keys, uses=part.uses)
         checkpoint.save(str(pathlib.Path(folder, "saved")))

@@ -101,7 +101,7 @@ class Part(TablePart):
             assert set(resting) == table.resting | table.released
             assert not keys[resting].any()
             stats = self.stats(number)
-            assert stats.in_use == len(expected)
+            assert stats.rows == len(expected)
             assert stats.capacity == table.table.capacity
             for name, value in table.stats.items():
                 assert getattr(stats, name) == value, name
@@ -593,7 +593,7 @@ def test_an_index_follows_variables_that_are_assigned(how):
     expected_rows, expected = part.find(part.request(keys), False)
     np.testing.assert_array_equal(rows, expected_rows)
     np.testing.assert_array_equal(values, expected)
-    assert other.stats().in_use == 3
+    assert other.stats().rows == 3
     # The clock continues from its value.
     rows, _ = other.find(other.request([[100]]), True)
     assert other.uses[rows[0]].numpy().tolist() == [4, 1]

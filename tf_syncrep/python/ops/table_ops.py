@@ -91,14 +91,14 @@ class TableStats(NamedTuple):
     `admitted`: keys that training gave a row; imported ones do not count.
     """
 
-    in_use: Any
+    rows: Any
     capacity: Any
     without_row: Any
     admitted: Any
     evicted: Any
     refused: Any
     dropped: Any
-    bytes: Any
+    index_bytes: Any
 
 
 class TableExport(NamedTuple):

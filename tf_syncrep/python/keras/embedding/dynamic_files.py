@@ -17,6 +17,7 @@ from tf_syncrep.python.keras.tables import misfits, saved_layout
 from tf_syncrep.python.keras.tables.dynamic_tables import RESTS, DynamicTables, Rows
 from tf_syncrep.python.keras.tables.row_slots import all_row_slots
 from tf_syncrep.python.keras.tables.setting import being_set
+from tf_syncrep.python.keras.tables.stacked_tables import write_rows
 from tf_syncrep.python.keras.tables.trainers import trainers_of
 
 # These follow the key of a table, for what is saved of its rows beside the vectors. In
@@ -107,7 +108,7 @@ def _load_as_it_was(
             tables.reset(part, others)
             resting = np.asarray(store[f"{_RESTING}.{number}.{part_number}"][...])
             tables.has_released |= len(resting) > 0
-            tables.write_rows(part.uses, resting, np.tile(RESTS, (len(resting), 1)))
+            write_rows(part.uses, resting, np.tile(RESTS, (len(resting), 1)))
             for table in slab.tables:
                 rows, vectors = by_name[table.name]
                 here = rows.part_numbers == part_number
@@ -116,4 +117,4 @@ def _load_as_it_was(
                     (part.keys, rows.keys),
                     (part.uses, rows.uses),
                 ):
-                    tables.write_rows(variable, rows.rows[here], values[here])
+                    write_rows(variable, rows.rows[here], values[here])

@@ -19,10 +19,11 @@ from tf_syncrep.python.keras.tables.row_slots import RowSlot, all_row_slots
 from tf_syncrep.python.keras.tables.setting import being_set, check_numbers, keep
 from tf_syncrep.python.keras.tables.stacked_tables import (
     CASTING,
-    CHUNK_BYTES,
     PartsBySlab,
     StackedTables,
+    chunks,
     note_made,
+    write_rows,
 )
 from tf_syncrep.python.keras.tables.trainers import (
     drop_gradients,
@@ -31,18 +32,6 @@ from tf_syncrep.python.keras.tables.trainers import (
 )
 from tf_syncrep.python.keras.tables.whole_variables import warn_of_whole_variables
 from tf_syncrep.python.ops import table_ops
-
-# The numbers that `table_stats` returns for each table of a part.
-COUNTERS = (
-    "rows",
-    "capacity",
-    "without_row",
-    "admitted",
-    "evicted",
-    "refused",
-    "dropped",
-    "index_bytes",
-)
 
 # An import says so if it needs rows that rest, or that other keys have.
 _NO_ROOM = "must be enough for its keys"
@@ -303,7 +292,7 @@ class DynamicTables(StackedTables):
                     of_parts.append(table_ops.table_stats(part.index))
             total = np.sum([x.numpy() for x in of_parts], axis=0)
             for table, counts in zip(slab.tables, total, strict=True):
-                found[table.name] = dict(zip(COUNTERS, map(int, counts), strict=True))
+                found[table.name] = table_ops.TableStats(*map(int, counts))._asdict()
         return found
 
     def holding(self, keys: Sequence[int]) -> dict[str, int]:
@@ -376,7 +365,7 @@ class DynamicTables(StackedTables):
         values = np.empty(shape, parts[0].dtype.as_numpy_dtype)
         for part_number, part in enumerate(parts):
             (places,) = np.nonzero(rows.part_numbers == part_number)
-            for some in _chunks(places, part):
+            for some in chunks(places, part):
                 with tf.device(part.device):
                     values[some] = tf.gather(part, rows.rows[some]).numpy()
         return values
@@ -460,7 +449,7 @@ class DynamicTables(StackedTables):
             for variables, of_rows in values:
                 for part_number, variable in enumerate(variables):
                     here = part_numbers == part_number
-                    self.write_rows(variable, rows[here], of_rows[here])
+                    write_rows(variable, rows[here], of_rows[here])
 
     def _replace(
         self, name: str, part: Part, keys: np.ndarray, uses: np.ndarray | None
@@ -502,16 +491,6 @@ class DynamicTables(StackedTables):
             release(rests=self._slab_of[name].trainable)
         return rows
 
-    def write_rows(self, variable: Any, rows: np.ndarray, values: np.ndarray) -> None:
-        """Sets the values of rows of one variable."""
-        keep(variable, rows)
-        for some in _chunks(np.arange(len(rows)), variable):
-            variable.scatter_update(
-                tf.IndexedSlices(
-                    tf.cast(values[some], variable.dtype), tf.constant(rows[some])
-                )
-            )
-
     def natives_of(self, name: str) -> list[Any]:
         """TensorFlow's variables with the vectors of the slab of a table."""
         return [part.vectors for part in self.parts(self._slab_of[name])]
@@ -546,13 +525,6 @@ def _variable(add_weight, slab, part_number, kind, shape, dtype="int64"):
 def _zeros(shape, dtype=None, **kwargs):
     del kwargs
     return table_ops.table_zeros(shape, dtype)
-
-
-def _chunks(places, part):
-    """Yields some of the places at a time."""
-    size = max(1, CHUNK_BYTES // (np.prod(part.shape[1:], initial=part.dtype.size)))
-    for begin in range(0, len(places), int(size)):
-        yield places[begin : begin + int(size)]
 
 
 def _refuse_replicas():

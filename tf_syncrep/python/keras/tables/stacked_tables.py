@@ -6,14 +6,17 @@ in them.
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.tables.setting import keep
 
 # Under mixed precision Keras 3's own layer casts its table, and Keras 2's does not.
 CASTING: dict[str, Any] = {} if compat.IS_KERAS_3 else {"experimental_autocast": False}
@@ -83,6 +86,24 @@ class StackedTables:
     def all_variables(self) -> list[Any]:
         """Returns all variables, as Keras has them."""
         return self.all_trained()
+
+
+def chunks(rows: Any, variable: Any) -> Iterator[Any]:
+    """Yields some at a time of what stands for rows of a variable."""
+    size = max(1, CHUNK_BYTES // (math.prod(variable.shape[1:]) * variable.dtype.size))
+    for begin in range(0, len(rows), size):
+        yield rows[begin : begin + size]
+
+
+def write_rows(variable: Any, rows: np.ndarray, values: np.ndarray) -> None:
+    """Sets the values of rows of one variable."""
+    keep(variable, rows)
+    for some in chunks(np.arange(len(rows)), variable):
+        variable.scatter_update(
+            tf.IndexedSlices(
+                tf.cast(values[some], variable.dtype), tf.constant(rows[some])
+            )
+        )
 
 
 _Kind = TypeVar("_Kind", bound=StackedTables)

@@ -19,10 +19,11 @@ from tf_syncrep.python.keras.tables.setting import (
 )
 from tf_syncrep.python.keras.tables.stacked_tables import (
     CASTING,
-    CHUNK_BYTES,
     PartsBySlab,
     StackedTables,
+    chunks,
     note_made,
+    write_rows,
 )
 from tf_syncrep.python.keras.tables.whole_variables import warn_of_whole_variables
 
@@ -119,13 +120,17 @@ class Tables(StackedTables):
         shape or with one number for each row; None for the parts. Returns an array of
         shape `[vocabulary_size, width]`, or `[vocabulary_size, 1]`.
         """
-        table = self.by_name[name]
-        parts = slots or self.parts(self._slab_of[name])
+        table, slab = self.by_name[name], self._slab_of[name]
+        parts = slots or self.parts(slab)
         dtype = parts[0].dtype.as_numpy_dtype
         row_shape: Any = parts[0].shape[1:].as_list()
         values = np.empty([table.vocabulary_size, *row_shape], dtype)
-        for part, ids, rows in self._chunks(table, parts):
-            values[ids] = tf.gather(part, tf.range(rows.start, rows.stop)).numpy()
+        for part_number, part in enumerate(parts):
+            own = slab.part(table, part_number)
+            of_part = values[own.first_id :: slab.num_parts]
+            for some in chunks(range(own.num_rows), part):
+                rows = tf.range(own.begin + some.start, own.begin + some.stop)
+                of_part[some.start : some.stop] = tf.gather(part, rows).numpy()
         return values
 
     def write(
@@ -193,39 +198,13 @@ class Tables(StackedTables):
             keep(part)
             part.assign(all_rows)
             return
-        size = self._rows_at_a_time(parts)
-        for begin in range(0, len(values), size):
-            some = values[begin : begin + size]
-            rows = first + step * np.arange(begin, begin + len(some))
+        for some in chunks(range(len(values)), parts[0]):
+            rows = first + step * np.arange(some.start, some.stop)
             for part_number, part in enumerate(parts):
-                here = rows % slab.num_parts == part_number
-                if here.any():
-                    of_part = rows[here] // slab.num_parts
-                    keep(part, of_part)
-                    part.scatter_update(
-                        tf.IndexedSlices(
-                            tf.cast(some[here], part.dtype), tf.constant(of_part)
-                        )
-                    )
-
-    def _rows_at_a_time(self, parts):
-        (size,) = parts[0].shape[1:]
-        return max(1, CHUNK_BYTES // (size * parts[0].dtype.size))
-
-    def _chunks(self, table, parts):
-        """Yields parts, ids of a table, and their rows in the part, some at a time."""
-        slab = self._slab_of[table.name]
-        size = self._rows_at_a_time(parts)
-        for part_number, part in enumerate(parts):
-            rows = slab.part(table, part_number)
-            for done in range(0, rows.num_rows, size):
-                count = min(size, rows.num_rows - done)
-                first = rows.first_id + done * slab.num_parts
-                ids = slice(
-                    first, first + (count - 1) * slab.num_parts + 1, slab.num_parts
+                (here,) = np.nonzero(rows % slab.num_parts == part_number)
+                write_rows(
+                    part, rows[here] // slab.num_parts, values[some.start + here]
                 )
-                begin = rows.begin + done
-                yield part, ids, slice(begin, begin + count)
 
 
 def _initializer(slab, part_number, initializers):

@@ -51,8 +51,9 @@ def few_messages() -> Iterator[None]:
     all small variables of a server, or all small gradients for them with the learning
     rate. Rows of this package's tables, and gradients of rows, bring these along.
     Tensors above 256 KB, and others of unknown shape, travel by themselves. All values
-    have the same bits as without it. `tfs.keras.fit` and `SyncReplicas.step` do this by
-    themselves. Inside of another such context, or in eager mode, it does nothing.
+    have the same bits as without it, also gradients that are taken after it, which then
+    travel by themselves. `tfs.keras.fit` and `SyncReplicas.step` do this by themselves.
+    Inside of another such context, or in eager mode, it does nothing.
 
     Example:
     ```python

@@ -13,7 +13,7 @@
 #include "tensorflow/core/framework/types.h"
 #include "tf_syncrep/cc/kernels/update_checks.h"
 #include "tf_syncrep/cc/lib/rules/stochastic_rounding.h"
-#include "tf_syncrep/cc/ops/rounding_inputs.h"
+#include "tf_syncrep/cc/ops/rule_inputs.h"
 #include "tf_syncrep/cc/tf/locked_variables.h"
 
 namespace tf_syncrep {

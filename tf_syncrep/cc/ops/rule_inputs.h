@@ -16,6 +16,16 @@
 namespace tf_syncrep {
 
 inline constexpr int kRuleVar = 0;
+inline constexpr const char* kRoundingCount = "rounding_count";
+
+// Checks how many counts of rounding an op has, which come last.
+inline absl::Status CheckNumRoundingCounts(int num) {
+  if (num > 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        kRoundingCount, " must be at most one variable, but there are ", num));
+  }
+  return absl::OkStatus();
+}
 
 // The places of the inputs: var, the rule's slots, the powers of AdamAsync, the
 // rule's numbers, grad and, for the sparse op, indices.

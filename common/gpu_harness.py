@@ -38,7 +38,7 @@ def _enumerators(header: str, enum: str) -> dict[str, int]:
     }
 
 
-FORMULAS = _enumerators("adam_async_rule.h", "AdamAsyncFormula")
+FORMULAS = _enumerators("rules/adam_async.h", "AdamAsyncFormula")
 DENSE_PASSES = _enumerators("accumulator_dense.h", "DensePass")
 # A sum on a GPU keeps one gradient, and so never adds many in one pass.
 DENSE_PASSES.pop("add_many")

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tf_syncrep as tfs
-from tf_syncrep.python.keras.fit import api, building, checks, loss_warning
+from tf_syncrep.python.keras.fit import api, building, checks, progress
 from tf_syncrep.python.keras.fit.reading_order import differs_between_workers
 from tf_syncrep.python.keras.parts import optimizers_of
 
@@ -99,7 +99,7 @@ def test_loss_that_is_no_number_is_told_once_in_a_training(caplog):
     callbacks = api._callback_list(
         keras_variants.small_model(), None, 0, 3, add_history=True
     ).callbacks
-    (callback,) = (x for x in callbacks if isinstance(x, loss_warning.LossWarning))
+    (callback,) = (x for x in callbacks if isinstance(x, progress.LossWarning))
     for epoch in range(2):
         callback.on_epoch_begin(epoch)
         for batch, loss in enumerate(

@@ -17,12 +17,29 @@ def _sources(folder):
     ]
 
 
+def _expanded(definition, macros):
+    """A definition with what its macros stand for."""
+    for name, parameters, body in macros:
+        call = re.search(rf"{name}\((.*)\)\n", definition)
+        if call is None:
+            continue
+        arguments = re.findall(r'"[^"]+"', call[1])
+        for parameter, argument in zip(
+            parameters.split(", "), arguments or [""], strict=True
+        ):
+            body = body.replace(f'" {parameter})', f"{argument[1:]})")
+        definition += body
+    return definition
+
+
 def _arguments():
     """The types of each op's inputs and outputs, by their names."""
     ops = {}
     for source in _sources("ops"):
+        macros = re.findall(r"#define (\w+)\((.*)\)((?:\n? .*)*)", source)
         for definition in source.split("REGISTER_OP(")[1:]:
             name = definition.split('"')[1]
+            definition = _expanded(definition.split(";")[0], macros)
             ops[name] = dict(
                 re.findall(r'\.(?:Input|Output)\("(\w+): ([^"]+)"\)', definition)
             )

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import adam_async_reference
 import devices
@@ -39,6 +39,13 @@ def random_array(seed: int, shape: Any, dtype: tf.DType) -> np.ndarray:
 
 class State:
     """Values of a variable and its slots, by name, and steps that begin with them."""
+
+    OPS: ClassVar = {
+        "apply": tfs.ops.apply_rule,
+        "sparse_apply": tfs.ops.sparse_apply_rule,
+        "resource_apply": tfs.ops.resource_apply_rule,
+        "resource_sparse_apply": tfs.ops.resource_sparse_apply_rule,
+    }
 
     def __init__(
         self, rule: str, shape: Any, dtype: tf.DType = tf.float32, seed: int = 1
@@ -86,8 +93,7 @@ class State:
 
     def _call(self, op: str, var: Any, slots: Any, gradient: list[Any], **options: Any):
         named = dict(zip(self.slots, slots, strict=True))
-        apply = getattr(tfs.ops, f"{op}_rule")
-        return apply(self.rule, var, named, self.numbers, *gradient, **options)
+        return self.OPS[op](self.rule, var, named, self.numbers, *gradient, **options)
 
     def expected(self, grad: Any, indices: Any = None) -> Values:
         """The values after a step by the twin."""
@@ -156,6 +162,12 @@ class AdamAsync(State):
     """The same of AdamAsync, whose ops have names and options of their own."""
 
     NAMES = ("lr", "beta1", "beta2", "epsilon")
+    OPS: ClassVar = {
+        "apply": tfs.ops.apply_adam_async,
+        "sparse_apply": tfs.ops.sparse_apply_adam_async,
+        "resource_apply": tfs.ops.resource_apply_adam_async,
+        "resource_sparse_apply": tfs.ops.resource_sparse_apply_adam_async,
+    }
 
     def _numbers(self) -> dict[str, Any]:
         return {"lr": 0.05, "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8}
@@ -175,8 +187,7 @@ class AdamAsync(State):
     def _call(self, op: str, var: Any, slots: Any, gradient: list[Any], **options: Any):
         numbers = [self.numbers[name] for name in self.NAMES]
         options = {**self._options(len(gradient) == 2), **options}
-        apply = getattr(tfs.ops, f"{op}_adam_async")
-        return apply(var, *slots, *numbers, *gradient, **options)
+        return self.OPS[op](var, *slots, *numbers, *gradient, **options)
 
     def _options(self, is_sparse: bool) -> dict[str, Any]:
         options = ADAM_ASYNC[self.rule]

@@ -9,7 +9,7 @@ import tensorflow as tf
 from absl import logging
 
 import tf_syncrep as tfs
-from tf_syncrep.python.keras.fit import building, checks, loss_warning
+from tf_syncrep.python.keras.fit import building, checks, progress
 from tf_syncrep.python.keras.fit.reading_order import differs_between_workers
 from tf_syncrep.python.keras.parts import optimizers_of
 
@@ -105,7 +105,7 @@ def test_tensorboard_without_its_package_is_refused_before_training(monkeypatch)
 
 
 def test_loss_that_is_no_number_is_told_once_in_a_training(warnings):
-    callback = loss_warning.LossWarning()
+    callback = progress.LossWarning()
     for epoch in range(2):
         callback.on_epoch_begin(epoch)
         for batch, loss in enumerate(

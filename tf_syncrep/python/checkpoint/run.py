@@ -54,7 +54,7 @@ class Run:
         self.forget_failures()
 
     def forget_failures(self) -> None:
-        """Counts anew."""
+        """Begins to count those of another run of `fit`."""
         self._num_begun = 0
         self._errors: list[BaseException] = []
 

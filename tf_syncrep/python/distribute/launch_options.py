@@ -109,42 +109,30 @@ class LaunchOptions:
             # one of NumPy's numbers, which JSON does not accept
             if hasattr(value, "item"):
                 object.__setattr__(self, field.name, value.item())
-        for argument, value, least in (
-            ("num_workers", self.num_workers, 1),
-            ("num_ps", self.num_ps, 0),
-            ("max_restarts", self.max_restarts, 0),
-            ("inter_op_threads", self.inter_op_threads, threads.MIN_INTER_OP_THREADS),
-            ("intra_op_threads", self.intra_op_threads, 1),
+        for argument, least in (
+            ("num_workers", 1),
+            ("num_ps", 0),
+            ("max_restarts", 0),
+            ("inter_op_threads", threads.MIN_INTER_OP_THREADS),
+            ("intra_op_threads", 1),
         ):
+            value = getattr(self, argument)
             # None leaves threads to the environment.
-            if value is None and argument.endswith("_threads"):
-                continue
-            if not _is_whole(value) or value < least:
-                raise LaunchError(
-                    argument,
-                    f"must be a whole number of at least {least}. Received: {value!r}",
-                )
+            if value is not None or not argument.endswith("_threads"):
+                holds = _is_whole(value) and value >= least
+                self._check(argument, holds, f"be a whole number of at least {least}")
         for argument, value, allowed in (
             ("run_script_on", self.run_script_on, tuple(script.SCRIPT_JOBS)),
             ("on_worker_failure", self.worker_failure_policy, WORKER_FAILURE_POLICIES),
             ("on_ps_failure", self.on_ps_failure, PS_FAILURE_POLICIES),
         ):
-            if value not in allowed:
-                raise LaunchError(
-                    argument,
-                    f"must be one of {', '.join(allowed)}. Received: {value!r}",
-                )
-        for argument, value in (
-            ("ready_timeout_secs", self.ready_timeout_secs),
-            ("grace_secs", self.grace_secs),
-        ):
+            self._check(argument, value in allowed, f"be one of {', '.join(allowed)}")
+        for argument in ("ready_timeout_secs", "grace_secs"):
+            value = getattr(self, argument)
             is_number = isinstance(value, numbers.Real)
-            if not is_number or not 0 <= value <= MAX_SECS:
-                raise LaunchError(
-                    argument,
-                    f"must be a number of seconds from 0 to {MAX_SECS:.0f}. "
-                    f"Received: {value!r}",
-                )
+            holds = is_number and 0 <= value <= MAX_SECS
+            rule = f"be a number of seconds from 0 to {MAX_SECS:.0f}"
+            self._check(argument, holds, rule)
         if not self.has_chief and self.run_script_on == "coordinator":
             raise LaunchError(
                 "chief=False",
@@ -152,35 +140,29 @@ class LaunchOptions:
                 "chief",
             )
         num_tasks = self.has_chief + self.num_workers + self.num_ps
-        room = 65536 - num_tasks
-        if not _is_whole(self.base_port) or not 0 <= self.base_port <= room:
-            raise LaunchError(
-                "base_port",
-                f"must leave room for {num_tasks} ports up to 65535. "
-                f"Received: {self.base_port!r}",
-            )
-        self._check_command_line()
+        is_room = _is_whole(self.base_port) and 0 <= self.base_port <= 65536 - num_tasks
+        self._check(
+            "base_port", is_room, f"leave room for {num_tasks} ports up to 65535"
+        )
+        # What others would take for something else.
+        are_args = isinstance(self.args, Sequence)
+        are_args = are_args and not isinstance(self.args, (str, bytes))
+        rule = "be a sequence of strings, one for each argument"
+        self._check("args", are_args, rule)
+        is_path = isinstance(self.script, (str, os.PathLike))
+        self._check("script", is_path, "be a path or a name")
+        self._check("allow", isinstance(self.allow, str), "be a string")
         try:
             script.check(os.fspath(self.script), self.module)
             allow.check(self.allow)
         except UsageError as error:
             raise LaunchError("", str(error)) from None
 
-    def _check_command_line(self) -> None:
-        """Checks the kinds of what others would take for something else."""
-        is_one = isinstance(self.args, (str, bytes))
-        if is_one or not isinstance(self.args, Sequence):
-            raise LaunchError(
-                "args",
-                "must be a sequence of strings, one for each argument. "
-                f"Received: {self.args!r}",
-            )
-        if not isinstance(self.script, (str, os.PathLike)):
-            raise LaunchError(
-                "script", f"must be a path or a name. Received: {self.script!r}"
-            )
-        if not isinstance(self.allow, str):
-            raise LaunchError("allow", f"must be a string. Received: {self.allow!r}")
+    def _check(self, argument: str, holds: bool, rule: str) -> None:
+        """Raises an error if a rule does not hold for an argument."""
+        if not holds:
+            value = getattr(self, argument)
+            raise LaunchError(argument, f"must {rule}. Received: {value!r}")
 
     @property
     def has_chief(self) -> bool:

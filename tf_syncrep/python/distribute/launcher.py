@@ -1,6 +1,7 @@
 """Runs a training script on a cluster of processes on this machine."""
 
 import collections
+import contextlib
 import dataclasses
 import json
 import os
@@ -10,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -67,29 +68,33 @@ def launch(options: LaunchOptions) -> int:
         sys.exit(tfs.distribute.launch(options))
     ```
     """
-    cluster = local_cluster.LocalCluster(
-        options.num_workers, options.num_ps, options.has_chief, options.base_port
-    )
-    try:
+    with (
+        _reserved(options) as tasks,
         # Linux limits the size of an argument, not that of a file.
-        with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
-            json.dump([_plain(options), cluster.tasks[0].cluster], file)
-            file.seek(0)
-            command = script.own_command(
-                "distribute.launcher", str(os.getpid()), str(file.fileno())
-            )
-            return supervision.run_command(command, [file.fileno()])
-    finally:
-        cluster.close()
+        tempfile.TemporaryFile("w+", encoding="utf-8") as file,
+    ):
+        json.dump([_plain(options), tasks[0].cluster], file)
+        file.seek(0)
+        command = script.own_command(
+            "distribute.launcher", str(os.getpid()), str(file.fileno())
+        )
+        return supervision.run_command(command, [file.fileno()])
 
 
 def launch_here(options: LaunchOptions) -> int:
     """Launches as `launch` does, but forks (see `run_supervised`): without threads."""
+    with _reserved(options) as tasks:
+        return _supervise(options, tasks)
+
+
+@contextlib.contextmanager
+def _reserved(options: LaunchOptions) -> Iterator[Sequence[TaskConfig]]:
+    """Yields the tasks of a cluster whose ports are reserved meanwhile."""
     cluster = local_cluster.LocalCluster(
         options.num_workers, options.num_ps, options.has_chief, options.base_port
     )
     try:
-        return _supervise(options, cluster.tasks)
+        yield cluster.tasks
     finally:
         cluster.close()
 
@@ -436,17 +441,15 @@ class _Run:
                     self._end_without(ps)
                 self._output.say(self._describe_end(process))
                 raise _Stop(process.exit_status)
-            elif name == EVALUATOR:
-                self._handle_lost_evaluator(process)
             else:
-                self._handle_lost_worker(process, process.exit_status)
+                self._handle_lost(process, process.exit_status)
         elif self._leader not in self._awaited:
             # The training has ended, and what is left of the script needs no server.
             self._output.say(
                 f"{self._describe_end(process)} after the end of {self._leader}"
             )
         elif self._tasks[name].task_type == "worker":
-            self._handle_lost_worker(process, FAILED)
+            self._handle_lost(process, FAILED)
         elif self._is_lost_ps(process):
             self._end_without(process)
 
@@ -476,19 +479,6 @@ class _Run:
         self._output.say(f"{cause}, after {limit} restarts, ending the run")
         raise _Stop(FAILED)
 
-    def _handle_lost_evaluator(self, process: TaskProcess) -> None:
-        """Starts it again, or goes on without it: training does not depend on it."""
-        name, end = process.name, self._describe_end(process)
-        limit = self._options.max_restarts
-        leader_runs = self._leader in self._awaited
-        if leader_runs and self._restarts[name] < limit:
-            self._start_again(name, end)
-            return
-        if leader_runs:
-            end += f" after {limit} restarts"
-        self._awaited.remove(name)
-        self._output.say(f"{end}; going on without it")
-
     def _start_again(self, name: str, end: str) -> None:
         self._restarts[name] += 1
         # Processes that the script has started would be left.
@@ -499,17 +489,21 @@ class _Run:
             f"pid {self._processes[name].pid}"
         )
 
-    def _handle_lost_worker(self, process: TaskProcess, status: int) -> None:
+    def _handle_lost(self, process: TaskProcess, status: int) -> None:
+        """Starts a worker or the evaluator again, goes on without it, or ends the run.
+
+        Training does not depend on an evaluator.
+        """
         name, end = process.name, self._describe_end(process)
-        limit = self._options.max_restarts
-        policy = self._options.worker_failure_policy
-        leader_runs = self._leader in self._awaited
-        if policy == "restart" and leader_runs and self._restarts[name] < limit:
-            self._start_again(name, end)
-            return
-        if policy == "restart" and leader_runs:
+        is_worker = name != EVALUATOR
+        policy = self._options.worker_failure_policy if is_worker else "restart"
+        if policy == "restart" and self._leader in self._awaited:
+            limit = self._options.max_restarts
+            if self._restarts[name] < limit:
+                self._start_again(name, end)
+                return
             end += f" after {limit} restarts"
-        if policy != "continue":
+        if policy != "continue" and is_worker:
             self._output.say(f"{end}; ending the run")
             raise _Stop(status)
         self._lost.add(name)

@@ -147,12 +147,7 @@ def key_owner(keys: Any, num_shards: int) -> tf.Tensor:
     numbers. `h(0)` is 0xe220a8397b1dcdaf, `h(1)` 0x910a2dec89025cc1 and `h(-1)`
     0xe4d971771b652c20. Files depend on it.
 
-    Args:
-        keys: int64 of any shape.
-        num_shards: how many parts there are.
-
-    Returns:
-        int64 of the same shape.
+    Returns int64 of the keys' shape.
 
     Example:
     >>> table_ops.key_owner(tf.constant([0, 1, -1], tf.int64), 3).numpy().tolist()

@@ -56,12 +56,6 @@ class BaseOptimizer(tf.compat.v1.train.Optimizer):
     """
 
     def __init__(self, use_locking: bool, name: str):
-        """Keeps what TensorFlow's base class asks for.
-
-        Args:
-            use_locking: see the subclass.
-            name: prefix of the ops' and slots' names.
-        """
         super().__init__(bool(use_locking), name)
         self._arguments: dict[str, _HyperParameter] = {}
         # The hyper-parameters of the step that is being built, which `_prepare`

@@ -35,14 +35,9 @@ class RuleOptimizer(BaseOptimizer):
     ):
         """Makes an optimizer.
 
-        Args:
-            rule: name of the rule.
-            slots: by the rule's name for each; their order fixes the names in a
-                checkpoint.
-            use_locking: let sparse updates of one variable wait for one another as
-                wholes.
-            name: prefix of the ops' and slots' names.
-            constants: those of the rule's numbers that are the same in each step.
+        `slots`: by the rule's name for each; their order fixes the names in a
+        checkpoint. `constants`: those of the rule's numbers that are the same in each
+        step.
         """
         super().__init__(use_locking, name)
         self._rule = rule

@@ -26,10 +26,16 @@ these inner optimizers, and it has the `iterations` of the first one.
   each with its variable; none of them is None.
 """
 
-from tf_syncrep.python.keras.compat.averages import finalize_variable_values
 from tf_syncrep.python.keras.compat.coordinator import (
     apart_from_closures,
     isolate_workers,
+)
+from tf_syncrep.python.keras.compat.files import (
+    has_default_ids,
+    holds_numbered_slots,
+    holds_values_of,
+    note_default_signatures,
+    saved_as_stock,
 )
 from tf_syncrep.python.keras.compat.native import (
     IS_KERAS_3,
@@ -37,18 +43,10 @@ from tf_syncrep.python.keras.compat.native import (
     native,
     variables_at_once,
 )
-from tf_syncrep.python.keras.compat.saving import (
-    has_default_ids,
-    note_default_signatures,
-)
-from tf_syncrep.python.keras.compat.schedules import (
+from tf_syncrep.python.keras.compat.optimizers import (
     excludes_from_weight_decay,
+    finalize_variable_values,
     schedule_of,
-)
-from tf_syncrep.python.keras.compat.stock_files import (
-    holds_numbered_slots,
-    holds_values_of,
-    saved_as_stock,
 )
 from tf_syncrep.python.keras.compat.tracing import compiled_by_xla
 from tf_syncrep.python.keras.compat.tracking import (

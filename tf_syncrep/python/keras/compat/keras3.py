@@ -50,15 +50,8 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
 
         `add_variable_from_reference` would force the model variable's shape and dtype.
 
-        Args:
-            variable: model variable.
-            name: name of the slot, which follows the variable's path.
-            shape: shape of the slot.
-            dtype: dtype of the slot.
-            fill: makes the initial value, of a shape and dtype.
-
-        Returns:
-            The slot.
+        `name`: the slot's, which follows the variable's path. `fill`: makes the initial
+        value, of a shape and dtype.
         """
         path = getattr(variable, "path", variable.name)
         prefix = path.replace("/", "_").replace(":", "_")

@@ -1,4 +1,4 @@
-"""The averages of a model's weights, of optimizers with `use_ema`."""
+"""What nothing public tells of an optimizer, and its end of a training."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -38,3 +38,24 @@ def _takes_by_position(optimizer: Any) -> bool:
     method = "_overwrite_model_variables_with_average_value"
     base = tf.keras.optimizers.Optimizer
     return getattr(type(optimizer), method) is getattr(base, method)
+
+
+def schedule_of(optimizer: Any) -> Any:
+    """Returns the schedule or function that computes an optimizer's learning rate.
+
+    Private: the public `learning_rate` is the present rate.
+
+    Returns the argument of the constructor; None if it was a number.
+    """
+    rate = optimizer._learning_rate
+    return rate if callable(rate) else None
+
+
+def excludes_from_weight_decay(optimizer: Any) -> bool:
+    """Returns whether `exclude_from_weight_decay` was called with anything.
+
+    Private: it can be set, and not be asked.
+    """
+    name = "_exclude_from_weight_decay"
+    kinds = ("", "_pattern", "_names")  # The second is Keras 3's, the third Keras 2's.
+    return any(getattr(optimizer, name + kind, None) for kind in kinds)

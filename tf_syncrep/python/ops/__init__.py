@@ -1,6 +1,4 @@
-"""The op library and the documented wrappers of its ops.
+"""The op library, and wrappers of the ops that need one.
 
-`op_library` finds and loads the library. Each of the other modules wraps the ops of one
-file of `tf_syncrep/cc/ops`, whose stem it has, and `stochastic_rounding` describes
-rounding to them.
+A module has the stem of the file of `tf_syncrep/cc/ops` whose ops it wraps.
 """

@@ -436,7 +436,7 @@ def test_integers_are_no_gradient(kind, case):
 def test_ops_of_reference_variables_say_that_they_need_a_graph(kind, case):
     state = state_of(case, (6, 4))
     var, *slots = state.make().values()
-    op = "apply" if kind == "dense" else "sparse_apply"
+    op = state.OPS[False, kind == "sparse"]
     gradient = [x for x in ones(kind) if x is not None]
     with pytest.raises(RuntimeError, match="does not support eager execution"):
         state._call(op, var, slots, gradient)

@@ -105,8 +105,8 @@ class KerasSyncCluster:
     def wait_for_stats(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Waits until a condition of the gate's counters holds; returns them."""
 
-        def those_that_hold() -> dict[str, Any] | None:
-            return stats if holds(stats := self.stats()) else None
+        def those_that_hold() -> dict[str, Any]:
+            return stats if holds(stats := self.stats()) else {}
 
         return waiting.until(those_that_hold, lambda: json.dumps(self.stats()))
 

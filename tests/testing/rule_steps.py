@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import adam_async_reference
 import devices
@@ -20,6 +20,20 @@ TOLERANCE = {tf.float16: 2e-3, tf.bfloat16: 1.6e-2, tf.float32: 5e-6, tf.float64
 # How an op runs: eagerly, in a tf.function, in a session on resource variables, or in a
 # session on reference variables.
 MODES = ("eager", "function", "session", "reference")
+
+# By whether variables are resources, and whether the gradient is sparse.
+RULE_OPS = {
+    (False, False): tfs.ops.apply_rule,
+    (False, True): tfs.ops.sparse_apply_rule,
+    (True, False): tfs.ops.resource_apply_rule,
+    (True, True): tfs.ops.resource_sparse_apply_rule,
+}
+ADAM_ASYNC_OPS = {
+    (False, False): tfs.ops.apply_adam_async,
+    (False, True): tfs.ops.sparse_apply_adam_async,
+    (True, False): tfs.ops.resource_apply_adam_async,
+    (True, True): tfs.ops.resource_sparse_apply_adam_async,
+}
 
 Values = dict[str, np.ndarray]
 
@@ -40,12 +54,7 @@ def random_array(seed: int, shape: Any, dtype: tf.DType) -> np.ndarray:
 class State:
     """Values of a variable and its slots, by name, and steps that begin with them."""
 
-    OPS: ClassVar = {
-        "apply": tfs.ops.apply_rule,
-        "sparse_apply": tfs.ops.sparse_apply_rule,
-        "resource_apply": tfs.ops.resource_apply_rule,
-        "resource_sparse_apply": tfs.ops.resource_sparse_apply_rule,
-    }
+    OPS: Any = RULE_OPS
 
     def __init__(
         self, rule: str, shape: Any, dtype: tf.DType = tf.float32, seed: int = 1
@@ -86,14 +95,13 @@ class State:
     def apply(self, variables: Any, grad: Any, indices: Any = None, **options: Any):
         """Calls the op: dense without indices, sparse with them."""
         var, *slots = variables.values()
-        kind = "resource_" if hasattr(var, "handle") else ""
-        if indices is None:
-            return self._call(f"{kind}apply", var, slots, [grad], **options)
-        return self._call(f"{kind}sparse_apply", var, slots, [grad, indices], **options)
+        op = self.OPS[hasattr(var, "handle"), indices is not None]
+        gradient = [grad] if indices is None else [grad, indices]
+        return self._call(op, var, slots, gradient, **options)
 
-    def _call(self, op: str, var: Any, slots: Any, gradient: list[Any], **options: Any):
+    def _call(self, op: Any, var: Any, slots: Any, gradient: list[Any], **options: Any):
         named = dict(zip(self.slots, slots, strict=True))
-        return self.OPS[op](self.rule, var, named, self.numbers, *gradient, **options)
+        return op(self.rule, var, named, self.numbers, *gradient, **options)
 
     def expected(self, grad: Any, indices: Any = None) -> Values:
         """The values after a step by the twin."""
@@ -161,13 +169,8 @@ class State:
 class AdamAsync(State):
     """The same of AdamAsync, whose ops have names and options of their own."""
 
+    OPS: Any = ADAM_ASYNC_OPS
     NAMES = ("lr", "beta1", "beta2", "epsilon")
-    OPS: ClassVar = {
-        "apply": tfs.ops.apply_adam_async,
-        "sparse_apply": tfs.ops.sparse_apply_adam_async,
-        "resource_apply": tfs.ops.resource_apply_adam_async,
-        "resource_sparse_apply": tfs.ops.resource_sparse_apply_adam_async,
-    }
 
     def _numbers(self) -> dict[str, Any]:
         return {"lr": 0.05, "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8}
@@ -184,10 +187,10 @@ class AdamAsync(State):
     def _place(self) -> Any:
         return devices.scope()
 
-    def _call(self, op: str, var: Any, slots: Any, gradient: list[Any], **options: Any):
+    def _call(self, op: Any, var: Any, slots: Any, gradient: list[Any], **options: Any):
         numbers = [self.numbers[name] for name in self.NAMES]
         options = {**self._options(len(gradient) == 2), **options}
-        return self.OPS[op](var, *slots, *numbers, *gradient, **options)
+        return op(var, *slots, *numbers, *gradient, **options)
 
     def _options(self, is_sparse: bool) -> dict[str, Any]:
         options = ADAM_ASYNC[self.rule]

@@ -481,40 +481,30 @@ bool DynamicTable::IsTaken(const Eviction& eviction, RowUse use) {
                               Rank(eviction.order, use) <= eviction.up_to));
 }
 
-template <typename IsMeant, typename LastUse>
-void DynamicTable::SetLastUses(const TableColumns& columns, int64_t begin,
-                               int64_t end, const IsMeant& is_meant,
-                               const LastUse& last_use) {
-  // Without the locks of stripes: a row that changes meanwhile is used now, or
-  // has another key, and needs no change.
+// Both of these take no locks: a row that changes meanwhile is used now, or has
+// another key, and needs no change.
+void DynamicTable::Settle(const TableColumns& columns, int64_t begin,
+                          int64_t end, int32_t from, int32_t to,
+                          int32_t until) {
   for (int64_t row = begin; row < end; ++row) {
     const RowUse use = columns.use(row);
-    if (is_meant(use)) {
-      columns.set_last_use(row, use, last_use(use));
+    if (use.is_in_use() &&
+        ((use.last_use >= from && use.last_use <= to && use.last_use < until) ||
+         use.last_use - 1 > until)) {
+      columns.set_last_use(row, use, until);
     }
   }
 }
 
-void DynamicTable::Settle(const TableColumns& columns, int64_t begin,
-                          int64_t end, int32_t from, int32_t to,
-                          int32_t until) {
-  SetLastUses(
-      columns, begin, end,
-      [&](RowUse use) {
-        return use.is_in_use() &&
-               ((use.last_use >= from && use.last_use <= to &&
-                 use.last_use < until) ||
-                use.last_use - 1 > until);
-      },
-      [&](RowUse /*use*/) { return until; });
-}
-
 void DynamicTable::MoveLastUses(const TableColumns& columns, int32_t before,
                                 int32_t by) {
-  SetLastUses(
-      columns, options_.first_row, first_unused_row(),
-      [&](RowUse use) { return use.is_in_use() && use.last_use < before; },
-      [&](RowUse use) { return use.last_use + by; });
+  const int64_t end = first_unused_row();
+  for (int64_t row = options_.first_row; row < end; ++row) {
+    const RowUse use = columns.use(row);
+    if (use.is_in_use() && use.last_use < before) {
+      columns.set_last_use(row, use, use.last_use + by);
+    }
+  }
 }
 
 bool DynamicTable::PlanEviction(const TableColumns& columns, int32_t clock,

@@ -221,12 +221,6 @@ class DynamicTable {
                            Sharder& sharder, int64_t* bad_row)
       TF_SYNCREP_REQUIRES(rows_mu_);
 
-  // Sets the last use to `last_use(use)` for those rows from `begin` to `end`
-  // for whose use is_meant(use) is true.
-  template <typename IsMeant, typename LastUse>
-  void SetLastUses(const TableColumns& columns, int64_t begin, int64_t end,
-                   const IsMeant& is_meant, const LastUse& last_use);
-
   template <bool kUses, typename Visit>
   bool ForEachByStripe(const TableColumns& columns, const int64_t* keys,
                        int64_t size, Sharder& sharder, const Visit& visit);

@@ -197,9 +197,11 @@ def test_update_that_fails_ends_a_step_of_a_bare_session():
         runner = replica.optimizer.get_chief_queue_runner()
     with tf1.Session(graph=replica.graph) as session:
         session.run(replica.init_op)
-        runner.create_threads(session, daemon=True, start=True)
+        threads = runner.create_threads(session, daemon=True, start=True)
         with pytest.raises(tf.errors.CancelledError, match="has failed"):
             replica.train(session, twin.batches(1))
+        for thread in threads:  # Each ends with the error, late for this test.
+            thread.join(CLOSE_SECS)
     (error,) = runner.exceptions_raised
     assert "the update failed" in error.message
 

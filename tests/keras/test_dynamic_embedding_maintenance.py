@@ -16,6 +16,7 @@ from waiting import in_thread
 
 import tf_syncrep as tfs
 from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.tables import maintenance
 from tf_syncrep.python.keras.tables.maintenance import maintenance_of_update
 from tf_syncrep.python.keras.tables.row_slots import row_slots
 
@@ -659,7 +660,7 @@ def test_loop_may_remove_rows_once_in_each_round(name, is_another):
     assert layer.get_embedding_table().keys.tolist() == [1]
 
 
-def test_refused_maintenance_takes_no_turn_of_a_round():
+def test_refused_maintenance_takes_no_turn_of_a_round(monkeypatch):
     def make():
         return tfs.keras.GradientAccumulation(tfs.keras.SGD(1.0), 2)
 
@@ -667,6 +668,9 @@ def test_refused_maintenance_takes_no_turn_of_a_round():
     ids = tf.keras.layers.Input((), dtype="int64")
     other = tf.keras.Sequential([ids, *model.layers])
     other.compile(make(), model.loss, jit_compile=False)
+    # The one that says no is asked last.
+    asked = [model.optimizer, other.optimizer]
+    monkeypatch.setattr(maintenance, "_trainers_of", lambda tables: asked)
     steps(model, [1])
     steps(other, [2])
     tfs.keras.maintain_tables(model, step=5)

@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tf_syncrep/cc/lib/rules/rules.h"
-#include "tf_syncrep/cc/ops/rounding_inputs.h"
 #include "tf_syncrep/cc/ops/rule_inputs.h"
 #include "tf_syncrep/cc/ops/update_shapes.h"
 

@@ -94,7 +94,7 @@ class TableOptimizers(OuterOptimizer):
         vars(self).update(_others=[], _optimizer_of={}, _names_of_tables=[])
         super().__init__(optimizer, as_python(name), global_clipnorm=global_clipnorm)
         self.loss_scale_factor = loss_scale_factor
-        self.optimizer = optimizer
+        self.optimizer: Any = optimizer
         self._strategy = tf.distribute.get_strategy()
 
     def all_optimizers(self) -> list[Any]:

@@ -43,7 +43,7 @@ from tf_syncrep.python.version import VERSION as __version__  # noqa: E402
 
 if TYPE_CHECKING:
     from tf_syncrep import data, distribute, keras, ops, train
-    from tf_syncrep.python.train.v1_names import install_v1_names
+    from tf_syncrep.python.v1.v1_names import install_v1_names
 
 __all__ = [
     "__version__",

@@ -1,0 +1,1 @@
+"""Tables that grow: keys get rows when they come first, and lose them when they rest."""

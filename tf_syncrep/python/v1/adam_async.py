@@ -6,13 +6,12 @@ import tensorflow as tf
 
 from tf_syncrep.python.base.arguments import check_number
 from tf_syncrep.python.ops import adam_async_ops
+from tf_syncrep.python.ops.update_inputs import slot_dtype
 from tf_syncrep.python.v1 import hyper_parameters
 from tf_syncrep.python.v1.base_optimizer import BaseOptimizer, with_common_text
 from tf_syncrep.python.v1.part_scalars import add_scalar
 
 __all__ = ["AdamAsyncOptimizer"]
-
-_slot_dtype = adam_async_ops.slot_dtype
 
 
 @with_common_text
@@ -161,7 +160,7 @@ class AdamAsyncOptimizer(BaseOptimizer):
             var,
             initialize,
             tf.TensorShape([]),
-            _slot_dtype(var.dtype),
+            slot_dtype(var.dtype),
             slot_name,
             self._name,
         )

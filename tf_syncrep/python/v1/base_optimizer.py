@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tf_syncrep.python.base.docstrings import with_texts
-from tf_syncrep.python.ops import adam_async_ops
+from tf_syncrep.python.ops.update_inputs import slot_dtype
 from tf_syncrep.python.v1 import hyper_parameters
 
 # What the optimizers' docstrings have in common.
@@ -81,7 +81,7 @@ class BaseOptimizer(tf.compat.v1.train.Optimizer):
         Variables of one device share their tensors: a graph with hundreds of small
         variables would otherwise spend its time on constants.
         """
-        dtype = adam_async_ops.slot_dtype(var.dtype)
+        dtype = slot_dtype(var.dtype)
         key = (tf.compat.v1.get_default_graph(), var.device, dtype)
         if key not in self._tensors:
             self._tensors[key] = {
@@ -94,7 +94,7 @@ class BaseOptimizer(tf.compat.v1.train.Optimizer):
 
     def _make_slot(self, var, slot_name, value, op_name=None):
         """Makes a slot of var's shape that begins with a number."""
-        dtype = adam_async_ops.slot_dtype(var.dtype)
+        dtype = slot_dtype(var.dtype)
         op_name = op_name or self._name
         if var.shape.is_fully_defined():
             # A constant would take the memory of a slot as long as there is the graph.
@@ -124,7 +124,7 @@ class BaseOptimizer(tf.compat.v1.train.Optimizer):
     ):
         # When an object-based checkpoint is restored eagerly, this is called before
         # `_create_slots`, for every slot with the dtype of its variable.
-        dtype = adam_async_ops.slot_dtype(var.dtype)
+        dtype = slot_dtype(var.dtype)
         return super()._get_or_make_slot_with_initializer(
             var, initializer, shape, dtype, slot_name, op_name
         )

@@ -14,6 +14,7 @@ from tf_syncrep.python.keras.optimizers.rules.base_optimizer import (
 from tf_syncrep.python.keras.optimizers.tf_ops import adam_async_tf_ops
 from tf_syncrep.python.keras.tables.stacked_tables import is_part
 from tf_syncrep.python.ops import adam_async_ops, embedding_ops
+from tf_syncrep.python.ops.update_inputs import slot_dtype
 
 __all__ = ["AdamAsync"]
 
@@ -157,7 +158,7 @@ class AdamAsync(BaseOptimizer):
         self._m, self._v = [], []
         self._beta_1_powers, self._beta_2_powers = [], []
         for variable in variables:
-            dtype = adam_async_ops.slot_dtype(variable.dtype)
+            dtype = slot_dtype(variable.dtype)
             for made, name, shape, value in (
                 (self._m, "m", variable.shape, 0.0),
                 (self._v, "v", variable.shape, 0.0),
@@ -201,7 +202,7 @@ class AdamAsync(BaseOptimizer):
         operands = (
             variable.handle,
             *[slot.handle for slot in self._slots_of_rule(variable).values()],
-            tf.cast(learning_rate, adam_async_ops.slot_dtype(variable.dtype)),
+            tf.cast(learning_rate, slot_dtype(variable.dtype)),
             self.beta_1,
             self.beta_2,
             self.epsilon,

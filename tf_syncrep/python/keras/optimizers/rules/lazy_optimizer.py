@@ -13,7 +13,8 @@ from tf_syncrep.python.keras.optimizers.rules.base_optimizer import (
     with_common_text,
 )
 from tf_syncrep.python.keras.optimizers.tf_ops import handle_ops, rounding_tf_ops
-from tf_syncrep.python.ops import adam_async_ops, rule_ops
+from tf_syncrep.python.ops import rule_ops
+from tf_syncrep.python.ops.update_inputs import slot_dtype
 
 __all__ = ["LazyOptimizer"]
 
@@ -127,7 +128,7 @@ class LazyOptimizer(BaseOptimizer):
         """
         made: dict[str, list[Any]] = {name: [] for name in self.initial_slots()}
         for variable in variables:
-            dtype = adam_async_ops.slot_dtype(variable.dtype)
+            dtype = slot_dtype(variable.dtype)
             for name, value in self.initial_slots().items():
                 shape = list(variable.shape)
                 if name in self.row_slots():
@@ -157,7 +158,7 @@ class LazyOptimizer(BaseOptimizer):
     ) -> None:
         """Updates one variable and its slots; called where the variable is."""
         var_dtype = variable.dtype
-        dtype = adam_async_ops.slot_dtype(var_dtype)
+        dtype = slot_dtype(var_dtype)
         rate = tf.cast(learning_rate, dtype)
         rounding = self.rounding_of(variable)
         handles = {k: x.handle for k, x in self._slots_of_rule(variable).items()}
@@ -204,7 +205,7 @@ class RuleOptimizer(LazyOptimizer):
             super().update_variable(gradient, variable, learning_rate)
             return
         rule, rest = self.rule()
-        dtype = adam_async_ops.slot_dtype(variable.dtype)
+        dtype = slot_dtype(variable.dtype)
         operands = (
             rule,
             variable.handle,

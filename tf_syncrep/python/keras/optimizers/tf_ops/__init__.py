@@ -1,1 +1,1 @@
-"""The same rules by ops of TensorFlow, where the library has no kernel for a device."""
+"""The rules by ops of TensorFlow, where the kernels cannot run: XLA, other devices."""

@@ -13,8 +13,8 @@ import tensorflow as tf
 from tf_syncrep.python.keras.compat.gradient_sums import sum_by_row
 from tf_syncrep.python.keras.optimizers.tf_ops import handle_ops
 from tf_syncrep.python.keras.optimizers.tf_ops.rounding_tf_ops import narrow
-from tf_syncrep.python.ops.adam_async_ops import slot_dtype
 from tf_syncrep.python.ops.stochastic_rounding import StochasticRounding
+from tf_syncrep.python.ops.update_inputs import slot_dtype
 
 
 def resource_apply_adam_async(

@@ -1,1 +1,1 @@
-"""Tables that grow: keys get rows when they come first, and lose them when they rest."""
+"""Tables that grow: a key gets a row when it comes first, and loses it when idle."""

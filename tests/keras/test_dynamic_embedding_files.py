@@ -18,7 +18,6 @@ from tf_syncrep.python.checkpoint.keyed_tables import KeyedTable
 from tf_syncrep.python.keras.tables import setting
 from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
 from tf_syncrep.python.keras.tables.row_slots import row_slots
-from tf_syncrep.python.keras.tables.stacked_tables import StackedTables
 from tf_syncrep.python.keras.tables.tables import Tables
 
 Dynamic = tfs.keras.Dynamic
@@ -208,24 +207,15 @@ def save_and_load(kind, path):
     )
 
 
-@pytest.mark.parametrize("is_older", [False, True])
 @pytest.mark.parametrize(
     "kind", ["weights", "checkpoint", "TensorFlow", "TensorFlow, with optimizer"]
 )
-def test_files_fit_layers_to_which_keras_gives_other_names(
-    kind, is_older, monkeypatch, tmp_path
-):
-    """Older files have the layer's name for the table, or for its layout alone."""
+def test_files_fit_layers_to_which_keras_gives_other_names(kind, tmp_path):
     save, load = save_and_load(kind, tmp_path)
-    if is_older:
-        monkeypatch.setattr(StackedTables, "name_in_files", lambda _, name: name)
-        if kind == "weights":
-            monkeypatch.setattr(StackedTables, "key_in_files", lambda *_: "embeddings")
     saved, other = unnamed(), np.array([[8, 9]])
     examples = [np.array([[3, 4]]), np.array([[4, 5]])], np.ones((1, 1))
     saved.train_on_batch(*examples)
     save(saved)
-    monkeypatch.undo()
     loaded = unnamed()
     loaded.train_on_batch([other, other], examples[1])  # with rows that go
     load(loaded)

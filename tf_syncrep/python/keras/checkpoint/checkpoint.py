@@ -361,17 +361,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         """Lets the run begin where the restored checkpoint was written."""
         position = self._position
         epochs, steps = ((self.params or {}).get(name) for name in ("epochs", "steps"))
-        try:
-            position.restore(self._manifest.state, steps)
-        except KeyError as error:
-            raise ValueError(
-                "`directory` must hold checkpoints that say where training goes on. "
-                "One of an older version of this package does not: restore a model by "
-                "`tfs.keras.Checkpoint(directory, model=model).restore()`, then train "
-                "with a new folder. Received: directory="
-                f"{self._engine.directory.path!r}, where "
-                f"ckpt-{self._manifest.number}.json has no {error}"
-            ) from None
+        position.restore(self._manifest.state, steps)
         position.step = set_initial_position(
             self._model_or_raise, position.epoch, position.step
         )

@@ -20,7 +20,7 @@ from __future__ import annotations
 import collections
 import functools
 import re
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -58,15 +58,12 @@ from tf_syncrep.python.keras.tables.tables import Tables
 from tf_syncrep.python.keras.tables.trainers import refuse_legacy, trainers_of
 
 
-def contents_of(
-    model: Any, with_optimizers: bool = True, saved: Collection[str] = ()
-) -> Contents:
+def contents_of(model: Any, with_optimizers: bool = True) -> Contents:
     """Finds the contents of a model's checkpoint.
 
-    `model`: a built model; if it is compiled, its optimizer is built, too. `saved`: the
-    names of the tables that grow in a checkpoint to restore.
+    `model`: a built model; if it is compiled, its optimizer is built, too.
     """
-    contents = Contents(as_saved=functools.partial(contents_of, model, with_optimizers))
+    contents = Contents()
     variables = _variables_of(model)
     optimizers = list(optimizers_of(model)) if with_optimizers else []
     if with_optimizers and getattr(model, "optimizer", None) is not None:
@@ -88,7 +85,7 @@ def contents_of(
     for tables in tables_with(DynamicTables, [compat.native(v) for v in variables]):
         of_rows |= row_slots(optimizers, tables)
     trained = {id(compat.native(v)) for v in model.trainable_variables}
-    _add_variables(contents, variables, renamed, slots, of_rows, trained, saved)
+    _add_variables(contents, variables, renamed, slots, of_rows, trained)
     states = list(trainer.random_states(model))
     for name, (_, state) in _by_name(
         states, lambda x: renamed.get(x[0].name, x[0].name)
@@ -104,17 +101,6 @@ def contents_of(
     for name, variable in _by_name(list(others.values()), _name):
         contents.add_whole(f"optimizer/{name}", compat.native(variable))
     return contents
-
-
-def _as_saved(name: str, saved: Collection[str]) -> str:
-    """Returns the name in a checkpoint of a table that is the only one of its layer.
-
-    In older ones the last component is the layer's name, whatever Keras made it.
-    """
-    within = name.rsplit("/", 1)[0]
-    # Layers of one name have numbers.
-    found = {re.sub(r"#\d+$", "", x) for x in saved if x.rsplit("/", 1)[0] == within}
-    return found.pop() if name not in saved and len(found) == 1 else name
 
 
 def _free_all(tables: DynamicTables, part: Any, own: Iterable[RowSlot]) -> None:
@@ -134,7 +120,6 @@ def _add_variables(
     slots: Any,
     of_rows: Any,
     trained: Container[int],
-    saved: Collection[str],
 ) -> None:
     """Adds variables; tables are added in the place of their first part."""
     natives = [compat.native(v) for v in variables]
@@ -153,8 +138,6 @@ def _add_variables(
         elif id(tables) not in named:
             within = path.rsplit("/", 1)[0] if tables.named_by_layer else "tables"
             names = {x: f"{within}/{tables.key_in_files(x)}" for x in tables.by_name}
-            if tables.named_by_layer:
-                names = {x: _as_saved(name, saved) for x, name in names.items()}
             named[id(tables)] = tables, names
     flat = [(keys, x) for _, keys in named.values() for x in keys]
     for name, (keys, x) in list(_by_name(flat, lambda pair: pair[0][pair[1]])):

@@ -51,8 +51,7 @@ def load(optimizer: Any, store: Any) -> bool:
     Returns whether the store has exactly these arrays; if not, nothing was loaded.
     """
     trained = trained_by(optimizer)
-    # Slots of Keras' own layer are numbered, and so were those of an Embedding in one
-    # part.
+    # Slots of Keras' own layer, in whose place an Embedding may be, are numbered.
     several = [
         x
         for x in trained

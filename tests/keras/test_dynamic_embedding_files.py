@@ -15,6 +15,7 @@ from waiting import in_thread, until
 
 import tf_syncrep as tfs
 from tf_syncrep.python.checkpoint.keyed_tables import KeyedTable
+from tf_syncrep.python.keras.checkpoint import checkpoint as checkpoint_module
 from tf_syncrep.python.keras.tables import setting
 from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
 from tf_syncrep.python.keras.tables.row_slots import row_slots
@@ -763,13 +764,13 @@ def test_checkpoint_begins_when_tables_are_set_that_are_being_set(
         ),
     }[way]
     write, threads, lock = getattr(kind, name), [], NotedLock(setting.being_set)
-    # Those that set tables have the lock itself; a checkpoint asks for this one.
-    monkeypatch.setattr(setting, "being_set", lock)
+    # Those that set tables have the lock itself; checkpoints ask for this one.
+    monkeypatch.setattr(checkpoint_module, "being_set", lock)
 
     def write_beside_a_checkpoint(*args):
         if not threads:
             threads.append(in_thread(checkpoint.save))
-            until(lambda: lock.gets)
+            until(lambda: False in lock.gets)
         write(*args)
 
     monkeypatch.setattr(kind, name, write_beside_a_checkpoint)

@@ -36,7 +36,7 @@ from tf_syncrep.python.keras.compat.position import (
     set_initial_position,
 )
 from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import rounds_of
-from tf_syncrep.python.keras.tables.setting import being_set, unless_being_set
+from tf_syncrep.python.keras.tables.setting import being_set
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,11 +223,10 @@ class Checkpoint(tf.keras.callbacks.Callback):
         def all_state() -> dict[str, Any]:
             return {**self._state(), "given": given, "is_last": bool(is_last)}
 
-        self.saving = self._engine.begin(
-            self._contents_of_model(),
-            all_state,
-            lambda begin: rounds.between_updates(unless_being_set(begin)),
-        )
+        with being_set:  # no table is half set at that moment
+            self.saving = self._engine.begin(
+                self._contents_of_model(), all_state, rounds.between_updates
+            )
         if wait or not self._is_beside_training:
             self.saving.wait()
         return self.saving

@@ -24,9 +24,10 @@ from tf_syncrep.python.embedding import layout
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.tables import saved_layout
 from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
-from tf_syncrep.python.keras.tables.setting import being_set
+from tf_syncrep.python.keras.tables.setting import being_set, keep
 from tf_syncrep.python.keras.tables.stacked_tables import StackedTables
 from tf_syncrep.python.keras.tables.tables import Tables
+from tf_syncrep.python.keras.tables.trainers import give_other_keys
 
 _Of = TypeVar("_Of", bound=StackedTables)
 
@@ -86,9 +87,12 @@ class _DynamicLayout(_LayoutState[DynamicTables]):
                 "tf.train.Checkpoint knows nothing of keys: use tfs.keras.Checkpoint, "
                 "which restores them into any parts."
             )
-        for slab in self._tables.slabs:
-            for part in self._tables.parts(slab):
-                self._tables.give_way(part)
+
+        def keep_all() -> None:
+            for part in map(compat.native, self._tables.all_trained()):
+                keep(part)
+
+        give_other_keys(self._tables, keep_all)
 
 
 class _State(tf.train.experimental.PythonState):

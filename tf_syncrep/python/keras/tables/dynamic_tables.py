@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ from tf_syncrep.python.keras.tables.stacked_tables import (
     write_rows,
 )
 from tf_syncrep.python.keras.tables.trainers import (
-    drop_gradients,
+    give_other_keys,
     note_trainers,
     trainers_of,
 )
@@ -236,12 +237,14 @@ class DynamicTables(StackedTables):
 
     def reset(self, part: Part, slots: Sequence[RowSlot]) -> None:
         """Frees all rows of a part at once, whatever table they belong to."""
-        with being_set:
-            self.give_way(part)
-            for variable, initial in [
-                *((x, 0) for x in (part.vectors, part.keys, part.uses)),
-                *((slot.variable, slot.initial) for slot in slots),
-            ]:
+        initials = [
+            *((x, 0) for x in (part.vectors, part.keys, part.uses)),
+            *((slot.variable, slot.initial) for slot in slots),
+        ]
+
+        def assign() -> None:
+            keep(part.vectors)
+            for variable, initial in initials:
                 with tf.device(variable.device):
                     value = (
                         tf.fill(variable.shape, tf.cast(initial, variable.dtype))
@@ -253,13 +256,8 @@ class DynamicTables(StackedTables):
                     tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
                     variable.assign(value)
 
-    def give_way(self, part: Part) -> None:
-        """Prepares for other rows in the place of all those of a part.
-
-        Gradients that optimizers have collected name rows by number, and are dropped.
-        """
-        drop_gradients(self)
-        keep(part.vectors)
+        with being_set:
+            give_other_keys(self, assign)
 
     def add_rows(
         self, name: str, part: Part, keys: Any, last_use: Any, counts: Any
@@ -429,8 +427,8 @@ class DynamicTables(StackedTables):
 
         Keys that stay keep their rows, and slots that are not among the values. Rows of
         others rest, since gradients that wait or are under way name rows by number. If
-        there is no room for that, they are free at once, and gradients that optimizers
-        have collected are dropped.
+        there is no room for that, they are free at once, between two updates, and
+        gradients that optimizers have collected are dropped.
 
         `keys`: int64 of shape `[n]`, all different. `uses`: int32 of shape `[n, 2]`, as
         in `Rows`; None for those that they have, and those of new keys, which are used
@@ -459,36 +457,36 @@ class DynamicTables(StackedTables):
         def release(rests: bool, slots: Sequence[RowSlot] = ()) -> None:
             # Training may have made rows for some only now.
             others = np.setdiff1d(self._export(name, part).keys, keys)
-            released = table_ops.table_release(
-                part.index,
-                part.vectors.handle,
-                part.keys.handle,
-                part.uses.handle,
-                self._number_of(name),
-                others,
-                rests=rests,
-                sets_back=uses is not None,
-                slots=[slot.variable.handle for slot in slots],
-                slot_initials=[slot.initial for slot in slots],
-                dtype=part.vectors.dtype,
-            )
+            with tf.device(part.vectors.device):
+                released = table_ops.table_release(
+                    part.index,
+                    part.vectors.handle,
+                    part.keys.handle,
+                    part.uses.handle,
+                    self._number_of(name),
+                    others,
+                    rests=rests,
+                    sets_back=uses is not None,
+                    slots=[slot.variable.handle for slot in slots],
+                    slot_initials=[slot.initial for slot in slots],
+                    dtype=part.vectors.dtype,
+                )
             self.has_released |= rests and int(released) > 0
 
         new = np.full([len(keys), 2], [table_ops.NOW, 1], np.int32)
         last_use, counts = (new if uses is None else uses).T
         rows = None
-        with tf.device(part.vectors.device):
-            while rows is None:
-                try:
+        while rows is None:
+            try:
+                with tf.device(part.vectors.device):
                     rows = self.add_rows(name, part, keys, last_use, counts).numpy()
-                except tf.errors.ResourceExhaustedError as error:
-                    if _NO_ROOM not in error.message:
-                        raise
-                    drop_gradients(self)
-                    slots = all_row_slots(trainers_of(self), self)
-                    release(rests=False, slots=slots.get(id(part.vectors), []))
-            # A table that is not trained has no gradients, and is never maintained.
-            release(rests=self._slab_of[name].trainable)
+            except tf.errors.ResourceExhaustedError as error:
+                if _NO_ROOM not in error.message:
+                    raise
+                slots = all_row_slots(trainers_of(self), self).get(id(part.vectors), [])
+                give_other_keys(self, functools.partial(release, False, slots))
+        # A table that is not trained has no gradients, and is never maintained.
+        release(rests=self._slab_of[name].trainable)
         return rows
 
     def natives_of(self, name: str) -> list[Any]:

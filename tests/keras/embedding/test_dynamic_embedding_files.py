@@ -542,16 +542,16 @@ def test_keys_after_those_of_a_file_begin_with_initial_slots(name, load, tmp_pat
     model(tf.constant(new), training=True)
     keys, _, _, rows = layer._growing.rows_of("words")
     assert keys.tolist() == [7, *new]
-    (by_kind,) = row_slots([model.optimizer], layer._growing).values()
-    assert by_kind
-    for kind, slot in by_kind.items():
+    (slots,) = row_slots([model.optimizer], layer._growing).values()
+    assert slots
+    for slot in slots:
         begins = np.full_like(slot.variable, slot.initial)
         np.testing.assert_array_equal(
-            slot.variable.numpy()[rows[1:]], begins[1:5], kind
+            slot.variable.numpy()[rows[1:]], begins[1:5], slot.kind
         )
         # The key of the file has its slots if these are in the file, too.
         has_begun = np.array_equal(slot.variable.numpy()[rows[:1]], begins[:1])
-        assert has_begun == (load is not load_weights), kind
+        assert has_begun == (load is not load_weights), slot.kind
 
 
 @pytest.mark.skipif(not keras_variants.IS_KERAS_3, reason="Keras 2 has no such sums")
@@ -623,8 +623,8 @@ def test_loaded_rows_have_new_slots_in_another_model_that_shares_them(
         """The slots of the rows in use, by key, and their initial values."""
         tables = model.shared._growing
         rows = tables.rows_of("words").rows
-        (by_kind,) = row_slots([model.optimizer], tables).values()
-        return {k: (x.variable.numpy()[rows], x.initial) for k, x in by_kind.items()}
+        (slots,) = row_slots([model.optimizer], tables).values()
+        return {x.kind: (x.variable.numpy()[rows], x.initial) for x in slots}
 
     make = OPTIMIZERS[name]
     path = str(tmp_path / "x.weights.h5")

@@ -20,7 +20,7 @@ from __future__ import annotations
 import collections
 import functools
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -46,16 +46,12 @@ from tf_syncrep.python.keras.optimizer_slots import (
 from tf_syncrep.python.keras.parts import optimizers_of
 from tf_syncrep.python.keras.tables.fixed_tables import Tables
 from tf_syncrep.python.keras.tables.growing.dynamic_tables import DynamicTables
-from tf_syncrep.python.keras.tables.row_slots import (
-    RowSlot,
-    all_row_slots,
-    row_slots,
-)
+from tf_syncrep.python.keras.tables.row_slots import RowSlot, row_slots
 from tf_syncrep.python.keras.tables.stacked_tables import (
     StackedTables,
     tables_with,
 )
-from tf_syncrep.python.keras.tables.trainers import refuse_legacy, trainers_of
+from tf_syncrep.python.keras.tables.trainers import refuse_legacy
 
 
 def contents_of(model: Any, with_optimizers: bool = True) -> Contents:
@@ -81,7 +77,7 @@ def contents_of(model: Any, with_optimizers: bool = True) -> Contents:
         for key, found in slots_by_variable(optimizer, variables).items():
             slots.setdefault(key, {}).update(found)
     renamed = _names_by_order(model)
-    of_rows: dict[int, dict[str, RowSlot]] = {}
+    of_rows: dict[int, list[RowSlot]] = {}
     for tables in tables_with(DynamicTables, [compat.native(v) for v in variables]):
         of_rows |= row_slots(optimizers, tables)
     trained = {id(compat.native(v)) for v in model.trainable_variables}
@@ -103,14 +99,9 @@ def contents_of(model: Any, with_optimizers: bool = True) -> Contents:
     return contents
 
 
-def _free_all(tables: DynamicTables, part: Any, own: Iterable[RowSlot]) -> None:
+def _free_all(tables: DynamicTables, part: Any) -> None:
     """Frees all rows of a part, in the slots of other models' optimizers, too."""
-    slots = {id(x.variable): x for x in own}
-    for optimizer in trainers_of(tables):
-        if not any(id(compat.native(x)) in slots for x in variables_of(optimizer)):
-            others = all_row_slots([optimizer], tables).get(id(part.vectors), [])
-            slots |= {id(x.variable): x for x in others}
-    tables.reset(part, [*slots.values()])
+    tables.reset(part, tables.row_slots(part))
 
 
 def _add_variables(
@@ -194,10 +185,9 @@ def _add_dynamic_slab(
     parts = tables.parts(slab)
     groups = []
     for part in parts:
-        by_rows = of_rows[id(part.vectors)]
-        beside = [slot.variable for slot in by_rows.values()]
-        groups.append((part.vectors, part.keys, part.uses, *beside))
-    kinds = list(of_rows[id(parts[0].vectors)])
+        by_kind = {slot.kind: slot.variable for slot in of_rows[id(part.vectors)]}
+        groups.append((part.vectors, part.keys, part.uses, *by_kind.values()))
+    kinds = list(dict.fromkeys(slot.kind for slot in of_rows[id(parts[0].vectors)]))
     keyed = {}
     for table in slab.tables:
         name = keys[table.name]
@@ -211,9 +201,7 @@ def _add_dynamic_slab(
                     cpu_of(part.vectors),
                     group,
                     slab.capacity(table),
-                    functools.partial(
-                        _free_all, tables, part, of_rows[id(part.vectors)].values()
-                    )
+                    functools.partial(_free_all, tables, part)
                     if table is slab.tables[0]
                     else _nothing,  # the first table's call has freed all rows
                     functools.partial(tables.add_rows, table.name, part),

@@ -86,7 +86,7 @@ def _load(optimizer, by_name, store):
             if isinstance(tables, DynamicTables):
                 # If the layer was loaded before, its rows stay where they are.
                 of_rows = (np.asarray(store[key + x][...]) for x in (_KEYS, _USES))
-                tables.restore(name, *of_rows, [(slots, value)])
+                tables.restore(name, *of_rows, value, slots)
             else:
                 tables.write(name, value, slots)
             continue

@@ -11,12 +11,12 @@ import numpy as np
 import tensorflow as tf
 
 from tf_syncrep.python.embedding import dynamic_lookup
-from tf_syncrep.python.embedding.dynamic_lookup import Part, ServedTable
+from tf_syncrep.python.embedding.dynamic_lookup import ServedTable
 from tf_syncrep.python.embedding.layout import DynamicSlab
 from tf_syncrep.python.embedding.lookup import Feature, look_up_by_slab
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.tables.growing.dynamic import Dynamic, RowInitializer
-from tf_syncrep.python.keras.tables.row_slots import RowSlot, all_row_slots
+from tf_syncrep.python.keras.tables.row_slots import RowSlot, row_slots
 from tf_syncrep.python.keras.tables.setting import being_set, check_numbers, keep
 from tf_syncrep.python.keras.tables.stacked_tables import (
     CASTING,
@@ -33,6 +33,7 @@ from tf_syncrep.python.keras.tables.trainers import (
 )
 from tf_syncrep.python.keras.tables.whole_variables import warn_of_whole_variables
 from tf_syncrep.python.ops import table_ops
+from tf_syncrep.python.ops.table_ops import Part
 
 # An import says so if it needs rows that rest, or that other keys have.
 _NO_ROOM = "must be enough for its keys"
@@ -235,6 +236,10 @@ class DynamicTables(StackedTables):
 
         return look_up_by_slab(self.slabs, features, look_up_in)
 
+    def row_slots(self, part: Part) -> list[RowSlot]:
+        """Finds the slots of a part's rows in all optimizers that train the tables."""
+        return row_slots(trainers_of(self), self)[id(part.vectors)]
+
     def reset(self, part: Part, slots: Sequence[RowSlot]) -> None:
         """Frees all rows of a part at once, whatever table they belong to."""
         initials = [
@@ -268,17 +273,8 @@ class DynamicTables(StackedTables):
         `last_use`: int32 of shape `[n]`: when each was used last. `counts`: int32 of
         shape `[n]`: how often each was used. Returns int32 of shape `[n]`, the rows.
         """
-        return table_ops.table_import(
-            part.index,
-            part.vectors.handle,
-            part.keys.handle,
-            part.uses.handle,
-            self._number_of(name),
-            keys,
-            last_use,
-            counts,
-            dtype=part.vectors.dtype,
-        )
+        number = self._number_of(name)
+        return table_ops.table_import(part, number, keys, last_use, counts)
 
     def stats(self) -> dict[str, dict[str, int]]:
         """Returns the sums of all parts' counters, by names of table and counter."""
@@ -300,17 +296,7 @@ class DynamicTables(StackedTables):
             num = len(slab.tables)
             request = np.array([len(keys)] * num + [*keys] * num, np.int64)
             for part in self.parts(slab):
-                with tf.device(part.vectors.device):
-                    rows, _ = table_ops.table_find(
-                        part.index,
-                        part.vectors.handle,
-                        part.keys.handle,
-                        part.uses.handle,
-                        request,
-                        shape=part.vectors.shape,
-                        dtype=part.vectors.dtype,
-                        insert=False,
-                    )
+                rows, _ = table_ops.table_find(part, request, insert=False)
                 of_tables = rows.numpy().reshape(num, len(keys))
                 for table, of_table in zip(slab.tables, of_tables, strict=True):
                     for key in np.asarray(keys)[of_table >= 0]:
@@ -321,7 +307,7 @@ class DynamicTables(StackedTables):
         """Returns the rows in use of a table, by ascending key."""
         of_parts = []
         for part_number, part in enumerate(self.parts(self._slab_of[name])):
-            found = self._export(name, part)
+            found = table_ops.table_export(part, self._number_of(name))
             uses = np.stack([found.last_uses.numpy(), found.counts.numpy()], axis=1)
             part_numbers = np.full(len(uses), part_number, np.int32)
             of_parts.append(
@@ -330,12 +316,6 @@ class DynamicTables(StackedTables):
         whole = Rows(*map(np.concatenate, zip(*of_parts, strict=True)))
         order = np.argsort(whole.keys, kind="stable")
         return Rows(*(x[order] for x in whole))
-
-    def _export(self, name: str, part: Part) -> table_ops.TableExport:
-        with tf.device(part.vectors.device):
-            return table_ops.table_export(
-                part.index, part.keys.handle, part.uses.handle, self._number_of(name)
-            )
 
     def _number_of(self, name: str) -> int:
         """Returns the number of a table in its slab."""
@@ -358,7 +338,7 @@ class DynamicTables(StackedTables):
         `variables`: the variables to read, one beside each part of the slab, with as
         many rows; None for the parts themselves. Returns an array of shape `[n, ...]`.
         """
-        parts = variables or [x.vectors for x in self.parts(self._slab_of[name])]
+        parts = variables or _vectors(self.parts(self._slab_of[name]))
         shape = (len(rows.keys), *parts[0].shape[1:])
         values = np.empty(shape, parts[0].dtype.as_numpy_dtype)
         for part_number, part in enumerate(parts):
@@ -383,7 +363,7 @@ class DynamicTables(StackedTables):
         there is room for.
         """
         keys, vectors = self.checked(name, table)
-        self.restore(name, keys, None, [(self.natives_of(name), vectors)])
+        self.restore(name, keys, None, vectors)
 
     def checked(self, name: str, table: Any) -> tuple[np.ndarray, np.ndarray]:
         """Checks keys and vectors as `write` does, and leaves the table as it is."""
@@ -421,56 +401,51 @@ class DynamicTables(StackedTables):
         name: str,
         keys: np.ndarray,
         uses: np.ndarray | None,
-        values: Sequence[tuple[Sequence[Any], np.ndarray]],
+        values: np.ndarray,
+        variables: Sequence[Any] | None = None,
     ) -> None:
         """Gives a table these keys, and no others, and values of their rows.
 
-        Keys that stay keep their rows, and slots that are not among the values. Rows of
+        Keys that stay keep their rows, and what other variables have of them. Rows of
         others rest, since gradients that wait or are under way name rows by number. If
         there is no room for that, they are free at once, between two updates, and
         gradients that optimizers have collected are dropped.
 
         `keys`: int64 of shape `[n]`, all different. `uses`: int32 of shape `[n, 2]`, as
         in `Rows`; None for those that they have, and those of new keys, which are used
-        now. `values`: arrays of shape `[n, ...]`, each after the variables that hold
-        them: the parts, or one beside each. Raises ValueError: a part has no room for
-        so many; nothing was written.
+        now. `values`: of shape `[n, ...]`. `variables`: those to write, as for
+        `values_of`. Raises ValueError: a part has no room for so many; nothing was
+        written.
         """
         part_numbers = self.owners(name, keys)
         rows = np.empty(len(keys), np.int32)
+        parts = self.parts(self._slab_of[name])
         with being_set:
-            for part_number, part in enumerate(self.parts(self._slab_of[name])):
+            for part_number, part in enumerate(parts):
                 (here,) = np.nonzero(part_numbers == part_number)
                 rows[here] = self._replace(
                     name, part, keys[here], None if uses is None else uses[here]
                 )
-            for variables, of_rows in values:
-                for part_number, variable in enumerate(variables):
-                    here = part_numbers == part_number
-                    write_rows(variable, rows[here], of_rows[here])
+            for part_number, variable in enumerate(variables or _vectors(parts)):
+                here = part_numbers == part_number
+                write_rows(variable, rows[here], values[here])
 
     def _replace(
         self, name: str, part: Part, keys: np.ndarray, uses: np.ndarray | None
     ) -> np.ndarray:
         """Gives a part these keys of a table, and no others; returns their rows."""
+        number = self._number_of(name)
 
         def release(rests: bool, slots: Sequence[RowSlot] = ()) -> None:
             # Training may have made rows for some only now.
-            others = np.setdiff1d(self._export(name, part).keys, keys)
-            with tf.device(part.vectors.device):
-                released = table_ops.table_release(
-                    part.index,
-                    part.vectors.handle,
-                    part.keys.handle,
-                    part.uses.handle,
-                    self._number_of(name),
-                    others,
-                    rests=rests,
-                    sets_back=uses is not None,
-                    slots=[slot.variable.handle for slot in slots],
-                    slot_initials=[slot.initial for slot in slots],
-                    dtype=part.vectors.dtype,
-                )
+            released = table_ops.table_release(
+                part,
+                number,
+                np.setdiff1d(table_ops.table_export(part, number).keys, keys),
+                rests=rests,
+                sets_back=uses is not None,
+                slots=[(slot.variable, slot.initial) for slot in slots],
+            )
             self.has_released |= rests and int(released) > 0
 
         new = np.full([len(keys), 2], [table_ops.NOW, 1], np.int32)
@@ -478,20 +453,15 @@ class DynamicTables(StackedTables):
         rows = None
         while rows is None:
             try:
-                with tf.device(part.vectors.device):
-                    rows = self.add_rows(name, part, keys, last_use, counts).numpy()
+                rows = self.add_rows(name, part, keys, last_use, counts).numpy()
             except tf.errors.ResourceExhaustedError as error:
                 if _NO_ROOM not in error.message:
                     raise
-                slots = all_row_slots(trainers_of(self), self).get(id(part.vectors), [])
+                slots = self.row_slots(part)
                 give_other_keys(self, functools.partial(release, False, slots))
         # A table that is not trained has no gradients, and is never maintained.
         release(rests=self._slab_of[name].trainable)
         return rows
-
-    def natives_of(self, name: str) -> list[Any]:
-        """TensorFlow's variables with the vectors of the slab of a table."""
-        return [part.vectors for part in self.parts(self._slab_of[name])]
 
     def owners(self, name: str, keys: np.ndarray) -> np.ndarray:
         """Returns the part of each key; checks that there is room for all."""
@@ -506,6 +476,10 @@ class DynamicTables(StackedTables):
                 "one part; make the table with a larger max_rows"
             )
         return part_numbers
+
+
+def _vectors(parts: Sequence[Part]) -> list[Any]:
+    return [part.vectors for part in parts]
 
 
 def _variable(add_weight, slab, part_number, kind, shape, dtype="int64"):

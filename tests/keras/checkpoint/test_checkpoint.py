@@ -16,7 +16,6 @@ import tensorflow as tf
 import tf_syncrep as tfs
 from tf_syncrep.python.checkpoint import engine
 from tf_syncrep.python.checkpoint.directory import Directory
-from tf_syncrep.python.keras.checkpoint import position
 
 MIRRORED = pathlib.Path(__file__).with_name("checkpoint_mirrored_program.py")
 ROWS, WIDTH = 20_000, 16  # 1.28 MB: written by rows
@@ -477,17 +476,3 @@ def test_model_of_layers_without_a_call_is_saved_and_restored(tmp_path):
     tfs.keras.Checkpoint(tmp_path, model=model).save()
     tfs.keras.Checkpoint(tmp_path, model=other).restore()
     assert_equal(([], other.get_weights()), ([], model.get_weights()))
-
-
-def test_checkpoint_of_an_older_version_is_named(tmp_path, monkeypatch):
-    x, y = next(batches(0, 1))
-
-    def fit():
-        callbacks = [tfs.keras.Checkpoint(tmp_path)]
-        tfs.keras.fit(make(), x, y, verbose=0, callbacks=callbacks)
-
-    with monkeypatch.context() as older:
-        older.setattr(position.Position, "state", lambda *_: {"epoch": 1})
-        fit()
-    with pytest.raises(ValueError, match=r"older version.*ckpt-1.json has no 'step'"):
-        fit()

@@ -17,6 +17,7 @@ from keras_sync_replicas import make_strategy
 from keras_variants import for_ever
 
 import tf_syncrep as tfs
+from tf_syncrep.python.embedding.dynamic_lookup import owners
 
 pytestmark = pytest.mark.ci
 
@@ -191,6 +192,38 @@ def evicting(strategy, make):
     return {"tables": tables, "used": used, "stats": model.embedding.table_stats()}
 
 
+def set_while_full(strategy, num_servers):
+    """The vectors of a full part that is set while a round is open."""
+    keys = np.arange(99)
+    before, after = keys[owners(keys, num_servers) == 0][:8].reshape([2, 4])
+    with strategy.scope():
+        layer = tfs.keras.Embedding(
+            tfs.keras.Dynamic(4), 1, embeddings_initializer="zeros"
+        )
+        layer.build()
+        optimizer = sync(tfs.keras.SGD(1.0))
+        optimizer.build(layer.trainable_variables)
+
+    def scheduled(ids, scale):
+        with optimizer.step():
+            with tf.GradientTape() as tape:
+                loss = scale * tf.reduce_sum(layer(ids, training=True))
+            variables = layer.trainable_variables
+            optimizer.apply_gradients(
+                zip(tape.gradient(loss, variables), variables, strict=True)
+            )
+
+    step = tf.function(scheduled)
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    with optimizer.updater(strategy):
+        for ids, scale in ((before, 100.0), (after[:1], 1.0), (after[:1], 1.0)):
+            coordinator.schedule(step, (tf.constant(ids), tf.constant(scale)))
+            coordinator.join()
+            if ids is before:
+                layer.set_embedding_table((after, np.full([4, 1], 7.0)))
+    return layer.get_embedding_table().vectors.tolist()
+
+
 def _keys_of_batch(seed):
     """The keys that a batch asks for, by table."""
     keys = models.as_keys(models.batch(EXAMPLES, seed)[0])
@@ -246,6 +279,7 @@ def trained(strategy, folder, num_servers):
             "asynchronous": asynchronous(strategy),
             "messages": messages(strategy),
             "evicting_async": evicting(strategy, OPTIMIZERS["adam_async"]),
+            "set_while_full": set_while_full(strategy, num_servers),
             "checkpoints": checkpoints(strategy, folder),
             "restored": restored(strategy, folder),
         }
@@ -344,6 +378,11 @@ def test_tables_on_servers_are_set_by_key_and_by_weights(training):
     for name in models.SIZES:
         assert_same(result["set"][name], result["few"][name])
         assert_same(result["set_by_weights"][name], result["tables"][name])
+
+
+def test_gradients_of_an_open_round_reach_no_key_of_a_full_table_that_is_set(training):
+    # Both gradients from then on make an update of the first key.
+    assert training["set_while_full"] == [[6.0], [7.0], [7.0], [7.0]]
 
 
 def test_each_server_has_vectors_keys_and_uses_of_its_part(training):

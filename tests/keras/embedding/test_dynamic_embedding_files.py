@@ -15,11 +15,11 @@ from waiting import in_thread, until
 
 import tf_syncrep as tfs
 from tf_syncrep.python.checkpoint.keyed_tables import KeyedTable
+from tf_syncrep.python.keras.checkpoint import checkpoint as checkpoint_module
 from tf_syncrep.python.keras.tables import setting
 from tf_syncrep.python.keras.tables.fixed_tables import Tables
 from tf_syncrep.python.keras.tables.growing.dynamic_tables import DynamicTables
 from tf_syncrep.python.keras.tables.row_slots import row_slots
-from tf_syncrep.python.keras.tables.stacked_tables import StackedTables
 
 Dynamic = tfs.keras.Dynamic
 OPTIMIZERS = {
@@ -208,24 +208,15 @@ def save_and_load(kind, path):
     )
 
 
-@pytest.mark.parametrize("is_older", [False, True])
 @pytest.mark.parametrize(
     "kind", ["weights", "checkpoint", "TensorFlow", "TensorFlow, with optimizer"]
 )
-def test_files_fit_layers_to_which_keras_gives_other_names(
-    kind, is_older, monkeypatch, tmp_path
-):
-    """Older files have the layer's name for the table, or for its layout alone."""
+def test_files_fit_layers_to_which_keras_gives_other_names(kind, tmp_path):
     save, load = save_and_load(kind, tmp_path)
-    if is_older:
-        monkeypatch.setattr(StackedTables, "name_in_files", lambda _, name: name)
-        if kind == "weights":
-            monkeypatch.setattr(StackedTables, "key_in_files", lambda *_: "embeddings")
     saved, other = unnamed(), np.array([[8, 9]])
     examples = [np.array([[3, 4]]), np.array([[4, 5]])], np.ones((1, 1))
     saved.train_on_batch(*examples)
     save(saved)
-    monkeypatch.undo()
     loaded = unnamed()
     loaded.train_on_batch([other, other], examples[1])  # with rows that go
     load(loaded)
@@ -551,16 +542,16 @@ def test_keys_after_those_of_a_file_begin_with_initial_slots(name, load, tmp_pat
     model(tf.constant(new), training=True)
     keys, _, _, rows = layer._growing.rows_of("words")
     assert keys.tolist() == [7, *new]
-    (by_kind,) = row_slots([model.optimizer], layer._growing).values()
-    assert by_kind
-    for kind, slot in by_kind.items():
+    (slots,) = row_slots([model.optimizer], layer._growing).values()
+    assert slots
+    for slot in slots:
         begins = np.full_like(slot.variable, slot.initial)
         np.testing.assert_array_equal(
-            slot.variable.numpy()[rows[1:]], begins[1:5], kind
+            slot.variable.numpy()[rows[1:]], begins[1:5], slot.kind
         )
         # The key of the file has its slots if these are in the file, too.
         has_begun = np.array_equal(slot.variable.numpy()[rows[:1]], begins[:1])
-        assert has_begun == (load is not load_weights), kind
+        assert has_begun == (load is not load_weights), slot.kind
 
 
 @pytest.mark.skipif(not keras_variants.IS_KERAS_3, reason="Keras 2 has no such sums")
@@ -632,8 +623,8 @@ def test_loaded_rows_have_new_slots_in_another_model_that_shares_them(
         """The slots of the rows in use, by key, and their initial values."""
         tables = model.shared._growing
         rows = tables.rows_of("words").rows
-        (by_kind,) = row_slots([model.optimizer], tables).values()
-        return {k: (x.variable.numpy()[rows], x.initial) for k, x in by_kind.items()}
+        (slots,) = row_slots([model.optimizer], tables).values()
+        return {x.kind: (x.variable.numpy()[rows], x.initial) for x in slots}
 
     make = OPTIMIZERS[name]
     path = str(tmp_path / "x.weights.h5")
@@ -773,13 +764,13 @@ def test_checkpoint_begins_when_tables_are_set_that_are_being_set(
         ),
     }[way]
     write, threads, lock = getattr(kind, name), [], NotedLock(setting.being_set)
-    # Those that set tables have the lock itself; a checkpoint asks for this one.
-    monkeypatch.setattr(setting, "being_set", lock)
+    # Those that set tables have the lock itself; checkpoints ask for this one.
+    monkeypatch.setattr(checkpoint_module, "being_set", lock)
 
     def write_beside_a_checkpoint(*args):
         if not threads:
             threads.append(in_thread(checkpoint.save))
-            until(lambda: lock.gets)
+            until(lambda: False in lock.gets)
         write(*args)
 
     monkeypatch.setattr(kind, name, write_beside_a_checkpoint)

@@ -88,13 +88,11 @@ def test_row_that_is_handed_out_again_has_initial_slots(name):
     model, layer = small(OPTIMIZERS[name](), Dynamic(3, unused_for=5))
     steps(model, [1, 2, 3], 3)
     optimizers = [model.optimizer]
-    slots = row_slots(optimizers, layer._growing)
-    (by_kind,) = slots.values()
-    fresh = {kind: slot.initial for kind, slot in by_kind.items()}
-    assert fresh
-    for kind, slot in by_kind.items():
-        if "max" not in kind and kind not in ("linear",):
-            assert np.any(slot.variable.numpy() != fresh[kind]), kind
+    (slots,) = row_slots(optimizers, layer._growing).values()
+    assert slots
+    for slot in slots:
+        if "max" not in slot.kind and slot.kind != "linear":
+            assert np.any(slot.variable.numpy() != slot.initial), slot.kind
     tfs.keras.maintain_tables(model, step=3)
     steps(model, [1])
     tfs.keras.maintain_tables(model, step=8)  # none goes: unused for 5 steps
@@ -106,9 +104,10 @@ def test_row_that_is_handed_out_again_has_initial_slots(name):
     tfs.keras.maintain_tables(model, step=10)
     keys, rows = layer._growing.rows_of("t").keys, layer._growing.rows_of("t").rows
     (own,) = rows[keys == 1]
-    for kind, slot in by_kind.items():
+    for slot in slots:
         values = np.delete(slot.variable.numpy(), own, axis=0)
-        np.testing.assert_array_equal(values, np.full_like(values, fresh[kind]), kind)
+        expected = np.full_like(values, slot.initial)
+        np.testing.assert_array_equal(values, expected, slot.kind)
     before = models_vectors(layer, 4)
     assert before is None
     layer(tf.constant([2]), training=True)
@@ -459,14 +458,14 @@ def _in_a_loop(optimizer, at=None):
 def test_optimizer_of_a_loop_has_initial_slots_of_a_removed_row(name, place):
     optimizer = OPTIMIZERS[name]()
     model, table = _in_a_loop(optimizer, PLACES[place](optimizer))
-    (by_kind,) = row_slots([optimizer], table._growing).values()
-    assert any(np.any(x.variable.numpy() != x.initial) for x in by_kind.values())
+    (slots,) = row_slots([optimizer], table._growing).values()
+    assert any(np.any(x.variable.numpy() != x.initial) for x in slots)
     for step in (2, 4, 6):
         tfs.keras.maintain_tables(model, step)
     assert not len(table.get_embedding_table().keys)
-    for kind, slot in by_kind.items():
+    for slot in slots:
         np.testing.assert_array_equal(
-            slot.variable, np.full_like(slot.variable, slot.initial), kind
+            slot.variable, np.full_like(slot.variable, slot.initial), slot.kind
         )
 
 
@@ -817,11 +816,11 @@ def test_rows_of_two_models_begin_anew_in_both_of_their_optimizers(make):
         tfs.keras.maintain_tables(models[0], step)
     assert not len(layer.get_embedding_table().keys)
     for model in models:
-        (by_kind,) = row_slots([model.optimizer], layer._growing).values()
-        assert by_kind
-        for kind, slot in by_kind.items():
+        (slots,) = row_slots([model.optimizer], layer._growing).values()
+        assert slots
+        for slot in slots:
             expected = np.full_like(slot.variable, slot.initial)
-            np.testing.assert_array_equal(slot.variable, expected, kind)
+            np.testing.assert_array_equal(slot.variable, expected, slot.kind)
 
 
 def test_restored_rows_begin_anew_in_the_optimizer_of_the_other_model(tmp_path):
@@ -834,8 +833,8 @@ def test_restored_rows_begin_anew_in_the_optimizer_of_the_other_model(tmp_path):
     checkpoint.restore()
     slots = [row_slots([x.optimizer], layer._growing).values() for x in models]
     (own,), (of_other,) = slots
-    for kind, slot in of_other.items():
-        assert np.any(own[kind].variable.numpy() != slot.initial)
+    for slot, same in zip(of_other, own, strict=True):
+        assert np.any(same.variable.numpy() != slot.initial)
         assert np.all(slot.variable.numpy() == slot.initial)
 
 

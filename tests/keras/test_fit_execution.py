@@ -14,9 +14,9 @@ from waiting import in_thread
 
 from tf_syncrep.python.keras.compat.tracing import scratch_graph
 from tf_syncrep.python.keras.fit.batches import WorkersBatches
-from tf_syncrep.python.keras.fit.exact_state import exact_state
 from tf_syncrep.python.keras.fit.execution import Execution
 from tf_syncrep.python.keras.fit.metrics import NO_METRICS, Metrics, Results, metrics_of
+from tf_syncrep.python.keras.fit.step import exact_state
 
 
 class Drawing:

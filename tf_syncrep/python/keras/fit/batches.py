@@ -14,11 +14,15 @@ from absl import logging
 from tf_syncrep.python.keras.compat.coordinator import is_made, worker_index
 from tf_syncrep.python.keras.compat.data_adapters import Adapter
 from tf_syncrep.python.keras.fit.adapters import without_optionals
-from tf_syncrep.python.keras.fit.chunks import ITERATOR_SPEC, batch_of, take_chunk
 from tf_syncrep.python.keras.fit.ends import Ends, Window
-from tf_syncrep.python.keras.fit.reading_order import is_shuffled
 from tf_syncrep.python.keras.fit.sizes import Sizes
-from tf_syncrep.python.keras.fit.worker_datasets import WorkersDatasets
+from tf_syncrep.python.keras.fit.worker_datasets import (
+    ITERATOR_SPEC,
+    WorkersDatasets,
+    batch_of,
+    is_shuffled,
+    take_chunk,
+)
 
 NO_BATCHES = "`{}` must have a batch. Received: an empty dataset"
 

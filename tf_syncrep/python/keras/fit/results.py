@@ -18,7 +18,9 @@ from tf_syncrep.python.keras.compat.coordinator import (
 )
 from tf_syncrep.python.keras.fit.batches import Batches, Scheduled
 from tf_syncrep.python.keras.fit.execution import Execution, Executions
-from tf_syncrep.python.keras.fit.silence import Silence
+
+# The log tells of a silence after this time, and each time after twice as long.
+FIRST_SECS = 60.0
 
 
 class StepCancelledError(RuntimeError):
@@ -53,6 +55,39 @@ class Result(NamedTuple):
         if self.fetched is None or self.execution is None:
             return if_lost
         return self.execution.take(self.fetched)
+
+
+class Silence:
+    """Says in the log that no step has ended for long, and who may be waited for."""
+
+    def __init__(self, answers: Callable[[], str]):
+        """Begins a silence.
+
+        `answers`: returns a sentence that tells which tasks answer. It may take some
+        seconds, and is called only when the log says something.
+        """
+        self._answers = answers
+        self.end()
+
+    def end(self) -> None:
+        """Takes note that a result has come."""
+        self._secs = 0.0
+        self._told_at = FIRST_SECS
+
+    def add(self, secs: float) -> None:
+        """Takes note that none has come while it was waited for so many seconds."""
+        self._secs += secs
+        if self._secs < self._told_at:
+            return
+        self._told_at = 2 * self._secs
+        sentences = [
+            f"fit: no step has ended for {self._secs:.0f} s.",
+            self._answers(),
+            "First steps wait until functions are compiled and data are there, and "
+            "later ones for data, for a task that hangs, or for another worker, which "
+            "`stats()` of SyncReplicas names.",
+        ]
+        logging.warning("%s", " ".join(filter(None, sentences)))
 
 
 class Arrivals:

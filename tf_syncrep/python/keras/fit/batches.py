@@ -107,23 +107,16 @@ class Batches(abc.ABC):
         del num_steps
         return False
 
+    # The functions of executions outlive the batches, so these two need none.
+
+    @staticmethod
     @abc.abstractmethod
-    def reading(self) -> Reading:
-        """Returns how functions of executions read the batches."""
-
-
-class Reading(abc.ABC):
-    """How functions of executions read batches, of which it holds none."""
-
-    def __init__(self, spec: Any):
-        self._spec = spec
-
-    @abc.abstractmethod
-    def signature(self, size: int) -> tuple[Any, ...]:
+    def signature(spec: Any, size: int) -> tuple[Any, ...]:
         """Returns the specs of the arguments of a function of so many steps."""
 
+    @staticmethod
     @abc.abstractmethod
-    def take(self, size: int, *args: Any) -> list[Any]:
+    def take(spec: Any, size: int, *args: Any) -> list[Any]:
         """Returns, in the function, its batches."""
 
 
@@ -203,25 +196,19 @@ class SentBatches(Batches):
                     return True
         return False
 
-    def reading(self) -> Reading:
-        """Returns how functions of executions read the batches."""
-        return _Sent(self.element_spec)
-
-
-class _Sent(Reading):
-    """Batches are arguments."""
-
-    def signature(self, size: int) -> tuple[Any, ...]:
+    @staticmethod
+    def signature(spec: Any, size: int) -> tuple[Any, ...]:
         """Returns the specs of the dataset, in which a batch's size may be unknown.
 
         The function must not be traced for each size: Keras weighs losses by the size
         of the batch if the trace knows it.
         """
-        return ([self._spec] * size,)
+        return ([spec] * size,)
 
-    def take(self, size: int, *args: Any) -> list[Any]:
+    @staticmethod
+    def take(spec: Any, size: int, *args: Any) -> list[Any]:
         """Returns the batches that were sent."""
-        del size
+        del spec, size
         (batches,) = args
         return [without_optionals(batch) for batch in batches]
 
@@ -242,21 +229,16 @@ class WorkersBatches(Batches):
             yield Scheduled(size, (self._iterator,))
             first += size
 
-    def reading(self) -> Reading:
-        """Returns how functions of executions read the batches."""
-        return _Read(self.element_spec)
-
-
-class _Read(Reading):
-    """Batches are read one after the other."""
-
-    def signature(self, size: int) -> tuple[Any, ...]:
+    @staticmethod
+    def signature(spec: Any, size: int) -> tuple[Any, ...]:
         """Returns the spec of the iterator."""
         del size
-        return (tf.data.IteratorSpec(self._spec),)
+        return (tf.data.IteratorSpec(spec),)
 
-    def take(self, size: int, *args: Any) -> list[Any]:
-        """Reads the batches."""
+    @staticmethod
+    def take(spec: Any, size: int, *args: Any) -> list[Any]:
+        """Reads the batches, one after the other."""
+        del spec
         (iterator,) = args
         return [next(iterator) for _ in range(size)]
 
@@ -388,20 +370,14 @@ class WorkersPasses(Batches):
         place.num_done += num_steps
         return place.num_done < place.num_batches
 
-    def reading(self) -> Reading:
-        """Returns how functions of executions read the batches."""
-        return _Held(self.element_spec)
-
-
-class _Held(Reading):
-    """Batches are in a chunk, from a place in it on."""
-
-    def signature(self, size: int) -> tuple[Any, ...]:
-        """Returns the specs of a chunk and a place."""
-        del size
+    @staticmethod
+    def signature(spec: Any, size: int) -> tuple[Any, ...]:
+        """Returns the specs of a chunk, and of a place in it."""
+        del spec, size
         return (tf.TensorSpec([None], tf.variant), tf.TensorSpec([], tf.int32))
 
-    def take(self, size: int, *args: Any) -> list[Any]:
-        """Returns the batches."""
+    @staticmethod
+    def take(spec: Any, size: int, *args: Any) -> list[Any]:
+        """Returns the batches in the chunk, from that place on."""
         chunk, first = args
-        return [batch_of(chunk, first + i, self._spec) for i in range(size)]
+        return [batch_of(chunk, first + i, spec) for i in range(size)]

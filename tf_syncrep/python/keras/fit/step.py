@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from tf_syncrep.python.keras.compat.tracing import (
     as_scheduled,
     replaced,
     traced_by,
+    value_at_call,
 )
 from tf_syncrep.python.keras.fit.metrics import Metrics
 from tf_syncrep.python.keras.parts import optimizers_of
@@ -40,27 +42,26 @@ class Step:
         self,
         model: Any,
         kind: str,
-        fold_seeds: bool,
+        next_number: Callable[[], int] | None,
         metrics: Metrics,
         prefetch_rows: bool = False,
     ):
         """Traces nothing yet.
 
-        `prefetch_rows`: whether rows come before the last step's updates. Then they do
-        not wait for dense variables.
+        `next_number`: gives each execution a number to fold into the seeds; None if a
+        single worker draws. `prefetch_rows`: whether rows come before the last step's
+        updates. Then they do not wait for dense variables.
         """
         shorten_errors_of_closures()
         self._model = model
         self._kind = kind
-        self._fold_seeds = fold_seeds
+        self._seeds_of = next_number and functools.partial(number_of, next_number)
         self.metrics = metrics
         self.prefetch_rows = prefetch_rows
         # A synchronous step waits for its permit before it reads any variable.
         self._rounds = rounds_of(model.optimizer) if kind == "train" else Rounds()
 
-    def __call__(
-        self, number: Callable[[], tf.Tensor], handles: list[tf.Tensor], batch: Any
-    ) -> Any:
+    def __call__(self, handles: list[tf.Tensor], batch: Any) -> Any:
         """Traces a step."""
         model, kind = self._model, self._kind
 
@@ -70,9 +71,8 @@ class Step:
 
         graph = tf.compat.v1.get_default_graph()
         num_before = len(graph.get_operations())
-        seeds_of = number if self._fold_seeds else None
         joined = joined_transfers(lookups_wait=not self.prefetch_rows)
-        with joined, self._rounds.step(), exact_state(seeds_of):
+        with joined, self._rounds.step(), exact_state(self._seeds_of):
             with as_scheduled(model.distribute_strategy):
                 result = model.distribute_strategy.run(step_on, args=(batch,))
             trainer.count_steps(model, kind)
@@ -95,6 +95,11 @@ class Step:
         return [
             tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *results)
         ]
+
+
+def number_of(next_number: Callable[[], int]) -> tf.Tensor:
+    """Returns the number that each call of the function being traced gets."""
+    return value_at_call("execution", next_number, tf.TensorSpec([], tf.int64))
 
 
 def _as_tensor(leaf: Any) -> Any:

@@ -15,6 +15,7 @@ from tf_syncrep.python.keras.sync_replicas.cluster_ops import ClusterOps, Permit
 from tf_syncrep.python.keras.sync_replicas.ordering import effects_after
 from tf_syncrep.python.keras.sync_replicas.updater import Updater
 from tf_syncrep.python.keras.transfers.transfers import few_messages
+from tf_syncrep.python.ops import sync_gate_ops
 from tf_syncrep.python.sync import gate_stats
 
 
@@ -101,12 +102,13 @@ class ClusterRounds(Updater):
 
     def configure(self, quorum: int, total: int) -> None:
         """Changes the quorum and the number of workers from the next round on."""
-        self._ops.configure(quorum, total)
+        self._ops.at_gate(sync_gate_ops.sync_gate_configure, quorum, total)
 
     def stats(self) -> dict[str, Any]:
         """Reads the gate's counters."""
         with self._said():
-            return gate_stats.to_dict(*(x.numpy() for x in self._ops.stats()))
+            stats = self._ops.at_gate(sync_gate_ops.sync_gate_stats)
+            return gate_stats.to_dict(*(x.numpy() for x in stats))
 
     def _own_stats(self) -> dict[str, Any]:
         """Returns the gate's counters, read apart from the steps of other threads."""
@@ -130,35 +132,31 @@ class _Permits:
     def __init__(self):
         # At any time a graph is traced by one thread, and by those that this one
         # starts.
-        self._of_graphs: weakref.WeakKeyDictionary[Any, Permit] = (
+        self._permits: weakref.WeakKeyDictionary[Any, Permit] = (
             weakref.WeakKeyDictionary()
         )
-        self._of_thread = threading.local()
 
     def current(self) -> Permit | None:
         """Returns the permit of the function being traced, or of one around it."""
-        if tf.executing_eagerly():
-            return getattr(self._of_thread, "permit", None)
-        graph = tf.compat.v1.get_default_graph()
-        while graph is not None:
-            if graph in self._of_graphs:
-                return self._of_graphs[graph]
-            graph = getattr(graph, "outer_graph", None)
+        owner = _owner_of_permits()
+        while owner is not None:
+            if owner in self._permits:
+                return self._permits[owner]
+            owner = getattr(owner, "outer_graph", None)
         return None
 
     @contextlib.contextmanager
     def holding(self, permit: Permit) -> Iterator[None]:
         """Makes a permit the current one."""
-        if tf.executing_eagerly():
-            self._of_thread.permit = permit
-            try:
-                yield
-            finally:
-                self._of_thread.permit = None
-            return
-        graph = tf.compat.v1.get_default_graph()
-        self._of_graphs[graph] = permit
+        owner = _owner_of_permits()
+        self._permits[owner] = permit
         try:
             yield
         finally:
-            del self._of_graphs[graph]
+            del self._permits[owner]
+
+
+def _owner_of_permits() -> Any:
+    if tf.executing_eagerly():
+        return threading.current_thread()
+    return tf.compat.v1.get_default_graph()

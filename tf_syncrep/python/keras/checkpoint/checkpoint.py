@@ -27,10 +27,6 @@ from tf_syncrep.python.checkpoint.run import Run
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.checkpoint.contents import contents_of
 from tf_syncrep.python.keras.checkpoint.position import Position
-from tf_syncrep.python.keras.compat.callback_order import (
-    RESTORES_AT_THE_END,
-    callbacks_behind,
-)
 from tf_syncrep.python.keras.compat.position import (
     clear_initial_position,
     set_initial_position,
@@ -69,8 +65,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
     ```
 
     `tfs.keras.fit` and `Model.fit` write the last one after all other callbacks have
-    ended the training. In a `tf.keras.callbacks.CallbackList` put this callback last,
-    after `EarlyStopping(restore_best_weights=True)`; otherwise a warning says so.
+    ended the training.
 
     In a custom loop:
 
@@ -186,7 +181,6 @@ class Checkpoint(tf.keras.callbacks.Callback):
         # Whether training was stopped within an epoch, and the loss there.
         self._is_cut, self._loss = False, 0.0
         self._not_finite: str | None = None
-        self._has_warned_of_order = False
         if model is not None:
             self.set_model(model)
 
@@ -288,8 +282,6 @@ class Checkpoint(tf.keras.callbacks.Callback):
         """Notes which epoch begins."""
         del logs
         clear_initial_position(self._model_or_raise)
-        if self._ends_itself and not self._has_warned_of_order:
-            self._warn_of_order()
         # The epoch in the middle of which the run begins is known already.
         if epoch != self._position.epoch:
             self._position.begin_epoch(epoch)
@@ -341,21 +333,6 @@ class Checkpoint(tf.keras.callbacks.Callback):
         self._run.progress.end(position.num_steps)
         if not self._try_to_save(wait=True, is_last=True):
             self._run.end_without_last()
-
-    def _warn_of_order(self) -> None:
-        """Warns of callbacks that will restore weights after the last checkpoint."""
-        if RESTORES_AT_THE_END and any(
-            isinstance(callback, tf.keras.callbacks.EarlyStopping)
-            and callback.restore_best_weights
-            for callback in callbacks_behind(self)
-        ):
-            self._has_warned_of_order = True
-            logging.warning(
-                "The last checkpoint of this training will not have the weights that "
-                "EarlyStopping(restore_best_weights=True) restores, which comes after "
-                "Checkpoint in the CallbackList. Put Checkpoint last, or give `fit` a "
-                "list, in which it ends last in any order."
-            )
 
     def _go_on(self) -> None:
         """Lets the run begin where the restored checkpoint was written."""

@@ -40,11 +40,10 @@ def with_ends(callbacks: Any) -> Any:
     """Adds callbacks after those of `fit` that end its checkpoints.
 
     `callbacks`: one callback, several, or None. Checkpoints that have such a callback
-    already get no other one. A CallbackList is returned as it is.
+    already get no other one. They are put into a CallbackList itself.
     """
-    if isinstance(callbacks, tf.keras.callbacks.CallbackList):
-        return callbacks
-    callbacks = tf.nest.flatten(callbacks or [])
-    ended = [x._checkpoint for x in callbacks if isinstance(x, _End)]
-    ends = [_End(x) for x in callbacks if isinstance(x, Checkpoint) and x not in ended]
-    return [*callbacks, *ends]
+    is_list = isinstance(callbacks, tf.keras.callbacks.CallbackList)
+    each = callbacks.callbacks if is_list else tf.nest.flatten(callbacks or [])
+    ended = [x._checkpoint for x in each if isinstance(x, _End)]
+    each += [_End(x) for x in each if isinstance(x, Checkpoint) and x not in ended]
+    return callbacks if is_list else each

@@ -49,7 +49,7 @@ def test_rows_are_kept_before_anything_of_an_update_is_written():
     table, slot = (tf.Variable(tf.zeros([ROWS, WIDTH])) for _ in range(2))
     ops = ClusterOps(1, 1, 60.0, 600.0, False, True, DEVICE)
     ops.at_gate(sync_gate_ops.sync_gate_open, tf.constant(0, tf.int64))
-    ops.contribute(ops.acquire(), [gradient_of_a_row()], [table], [table])
+    ops.contribute(ops.acquire(), [gradient_of_a_row()], [table])
     updater = Updater(
         ops,
         tf.distribute.get_strategy(),

@@ -42,7 +42,7 @@ def gradients(value):
 
 def contribute(rounds, variables, value):
     permit = rounds.acquire()
-    rounds.contribute(permit, gradients(value), variables, variables)
+    rounds.contribute(permit, gradients(value), variables)
 
 
 def stats_of(rounds):
@@ -92,9 +92,9 @@ def test_gradients_of_fewer_variables_are_refused(variables):
     rounds = make()
     open_gate(rounds)
     permit = rounds.acquire()
-    rounds.contribute(permit, gradients(1.0), variables, variables)
+    rounds.contribute(permit, gradients(1.0), variables)
     with pytest.raises(ValueError, match="gradients of the same kinds for the same"):
-        rounds.contribute(permit, gradients(1.0)[:1], variables[:1], variables[:1])
+        rounds.contribute(permit, gradients(1.0)[:1], variables[:1])
 
 
 def test_bad_gradient_pushes_nothing(variables):
@@ -103,7 +103,7 @@ def test_bad_gradient_pushes_nothing(variables):
     permit = rounds.acquire()
     bad = tf.IndexedSlices(tf.constant([[1.0]]), tf.constant([5]))
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"indices in \[0, 5\)"):
-        rounds.contribute(permit, [tf.ones([2]), bad], variables, variables)
+        rounds.contribute(permit, [tf.ones([2]), bad], variables)
     assert stats_of(rounds)["admitted"] == 0
     contribute(rounds, variables, 1.0)
     assert stats_of(rounds)["committed"] == 1

@@ -61,11 +61,7 @@ class Silence:
     """Says in the log that no step has ended for long, and who may be waited for."""
 
     def __init__(self, answers: Callable[[], str]):
-        """Begins a silence.
-
-        `answers`: returns a sentence that tells which tasks answer. It may take some
-        seconds, and is called only when the log says something.
-        """
+        # It may take some seconds, and is called only when the log says something.
         self._answers = answers
         self.end()
 
@@ -107,18 +103,14 @@ class Arrivals:
         in_order: bool,
         runs_again: bool,
     ):
-        """Schedules nothing yet.
-
-        `executions`: the functions, by the number of their steps. `runs_again`: whether
-        an execution whose numbers were lost runs again. One that has updated variables
-        must not.
-        """
         self._coordinator = coordinator
         self._executions = executions
         self._batches = batches
         self._who_answers = who_answers
         self._silence = Silence(who_answers)
         self._in_order = in_order
+        # An execution whose numbers were lost must not run again if it has updated
+        # variables.
         self._runs_again = runs_again
         self._cancellation = Cancellation(coordinator)
         self._numbers = itertools.count()

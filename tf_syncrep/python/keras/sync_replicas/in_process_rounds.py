@@ -9,6 +9,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_syncrep.python.base import messages
+from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.sync_replicas.rounds import Rounds, say_last_round
 from tf_syncrep.python.keras.sync_replicas.targets import Targets
 from tf_syncrep.python.sync import gradient_checks
@@ -45,9 +46,7 @@ class InProcessRounds(Rounds):
         # The last round whose gradients waited while rows of tables were removed.
         self._maintained_round = -1
 
-    def receive(
-        self, gradients: Sequence[Any], variables: Sequence[Any], natives: Sequence[Any]
-    ) -> None:
+    def receive(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """Takes the gradients of a batch, and makes an update if the round is full.
 
         Raises ValueError: the variables, or the kinds of the gradients, differ from
@@ -56,10 +55,10 @@ class InProcessRounds(Rounds):
         if self._note is not None:
             logging.warning("%s", self._note)
             self._note = None
-        self._targets.check(gradients, variables, natives)
+        self._targets.check(gradients, variables)
         checks = [
-            gradient_checks.check_against(gradient, native)
-            for gradient, native in zip(gradients, natives, strict=True)
+            gradient_checks.check_against(gradient, compat.native(variable))
+            for gradient, variable in zip(gradients, variables, strict=True)
         ]
 
         def push() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.base import messages
+from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.sync_replicas.targets import Targets
 from tf_syncrep.python.ops import sync_gate_ops
 from tf_syncrep.python.sync import gate_placement, gradient_checks, gradient_transfers
@@ -147,16 +148,15 @@ class ClusterOps:
         permit: Permit,
         gradients: Sequence[Any],
         variables: Sequence[Any],
-        natives: Sequence[Any],
     ) -> None:
         """Hands in a gradient: admit, push to all accumulators, commit.
 
-        `variables`: the variables, as the optimizer got them. `natives`: the same
-        variables, as TensorFlow's variables. Raises ValueError: the variables that have
-        gradients, or the gradients' kinds, differ from those of the function that was
-        traced first.
+        `variables`: the variables, as Keras has them. Raises ValueError: the variables
+        that have gradients, or the gradients' kinds, differ from those of the function
+        that was traced first.
         """
-        self.targets.check(gradients, variables, natives)
+        self.targets.check(gradients, variables)
+        natives = [compat.native(variable) for variable in variables]
         checked = [
             gradient_checks.checked(gradient, native)
             for gradient, native in zip(gradients, natives, strict=True)

@@ -31,7 +31,6 @@ class ClusterRounds(Updater):
         optimizer: Any,
         update: Callable[[Any, Any], None],
     ):
-        """Makes nothing on the cluster yet."""
         super().__init__(ops, strategy, optimizer, update)
         self._permits = _Permits()
         # How many gradients had arrived when the epoch began, except for those of its
@@ -59,9 +58,7 @@ class ClusterRounds(Updater):
                     if not permit.used:
                         self._ops.give_back(permit)
 
-    def receive(
-        self, gradients: Sequence[Any], variables: Sequence[Any], natives: Sequence[Any]
-    ) -> None:
+    def receive(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """Hands in the gradients of a step.
 
         Raises RuntimeError: it was called outside a step, or twice in one.
@@ -79,7 +76,7 @@ class ClusterRounds(Updater):
                 "SyncReplicas takes gradients once in a step: apply those of all "
                 "variables in one call."
             )
-        self._ops.contribute(permit, gradients, variables, natives)
+        self._ops.contribute(permit, gradients, variables)
 
     def start(self) -> None:
         """Opens the gate for a new training, and starts the updater."""

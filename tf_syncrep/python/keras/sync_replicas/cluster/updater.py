@@ -23,7 +23,6 @@ from tf_syncrep.python.keras import cluster, compat
 from tf_syncrep.python.keras.sync_replicas.cluster import keeping, ordering
 from tf_syncrep.python.keras.sync_replicas.cluster.cluster_ops import ClusterOps
 from tf_syncrep.python.keras.sync_replicas.cluster.settings import settings_of
-from tf_syncrep.python.keras.sync_replicas.cluster.update_context import UpdateContext
 from tf_syncrep.python.keras.sync_replicas.rounds import (
     Observer,
     Rounds,
@@ -393,8 +392,22 @@ class Updater(Rounds):
         return [tf.cond(is_time, maintain, lambda: tf.constant(False))]
 
     def _update_all(self, gradients: Any, variables: Any) -> None:
-        with self._strategy.scope(), UpdateContext(self._strategy):
+        with self._strategy.scope(), _UpdateContext(self._strategy, 0):
             self._update(gradients, variables)
+
+
+class _UpdateContext(tf.distribute.ReplicaContext):
+    """The context in which optimizers expect an update: that of one replica.
+
+    The gradients are already those of the whole step, so values that would be summed
+    over the replicas stay as they are. `strategy.run` would send the update to a
+    worker, and would end in a context whose sums are those of the workers.
+    """
+
+    def all_reduce(self, reduce_op, value, options=None):
+        """Leaves the value as it is."""
+        del reduce_op, options
+        return value
 
 
 @dataclasses.dataclass(eq=False)

@@ -150,7 +150,6 @@ class SentBatches(Batches):
         return without_optionals(batch)
 
     def executions(self, sizes: Sizes, first_step: int = 0) -> Iterator[Scheduled]:
-        """Yields the executions of one epoch, from a step on."""
         if not self._has_batch():
             raise ValueError(NO_BATCHES.format(self.argument))
         limit, first = self._steps_of_epoch, first_step
@@ -207,7 +206,6 @@ class SentBatches(Batches):
 
     @staticmethod
     def take(spec: Any, size: int, *args: Any) -> list[Any]:
-        """Returns the batches that were sent."""
         del spec, size
         (batches,) = args
         return [without_optionals(batch) for batch in batches]
@@ -222,7 +220,6 @@ class WorkersBatches(Batches):
         self._steps_of_epoch = self.num_steps = num_steps
 
     def executions(self, sizes: Sizes, first_step: int = 0) -> Iterator[Scheduled]:
-        """Yields the executions of one epoch, from a step on."""
         first = first_step
         while first < self._steps_of_epoch:
             size = sizes.next(self._steps_of_epoch - first)
@@ -231,13 +228,11 @@ class WorkersBatches(Batches):
 
     @staticmethod
     def signature(spec: Any, size: int) -> tuple[Any, ...]:
-        """Returns the spec of the iterator."""
         del size
         return (tf.data.IteratorSpec(spec),)
 
     @staticmethod
     def take(spec: Any, size: int, *args: Any) -> list[Any]:
-        """Reads the batches, one after the other."""
         del spec
         (iterator,) = args
         return [next(iterator) for _ in range(size)]
@@ -280,13 +275,11 @@ class WorkersPasses(Batches):
         self._absent: set[int] = set()
 
     def begin_epoch(self, epoch: int, resume: bool) -> bool:
-        """Begins an epoch of all queues."""
         self._datasets.epoch = epoch
         epochs = [queue.begin_epoch(resume) for queue in self._queues]
         return None not in epochs
 
     def passes(self, num_workers: int, window: int) -> Iterator[Window | Ends]:
-        """Yields what tells when a pass of all workers is over."""
         if self._iterator is None:
             self._iterator = self._datasets.iterator()
             function = tf.function(take_chunk, autograph=False)
@@ -331,12 +324,10 @@ class WorkersPasses(Batches):
         return left
 
     def end_epochs(self) -> None:
-        """Ends the epochs of all queues."""
         for queue in self._queues:
             queue.end_epochs()
 
     def executions(self, sizes: Sizes, first_step: int = 0) -> Iterator[Scheduled]:
-        """Yields executions of a pass without end."""
         del first_step
         while True:
             yield Scheduled(sizes.largest, (self._iterator,))
@@ -365,7 +356,6 @@ class WorkersPasses(Batches):
         return num_steps, (place.chunk, tf.constant(place.num_done))
 
     def note_done(self, num_steps: int) -> bool:
-        """Takes note that steps were made, on the thread of their worker."""
         place = self._places[worker_index()]
         place.num_done += num_steps
         return place.num_done < place.num_batches

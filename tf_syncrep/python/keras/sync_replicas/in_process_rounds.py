@@ -47,11 +47,6 @@ class InProcessRounds(Rounds):
         self._maintained_round = -1
 
     def receive(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-        """Takes the gradients of a batch, and makes an update if the round is full.
-
-        Raises ValueError: the variables, or the kinds of the gradients, differ from
-        those before.
-        """
         if self._note is not None:
             logging.warning("%s", self._note)
             self._note = None
@@ -87,11 +82,9 @@ class InProcessRounds(Rounds):
         self.close()
 
     def num_done(self, num_taken: int) -> int:
-        """Returns how many batches of an epoch are in complete rounds."""
         return max(0, num_taken - int(self._pending.numpy()))
 
     def finish(self, *, flush: bool) -> None:
-        """Applies or drops the gradients of an incomplete last round."""
         if flush:
             pending = int(self._pending.numpy())
             if pending:
@@ -106,7 +99,6 @@ class InProcessRounds(Rounds):
         self.finish(flush=False)
 
     def drop(self) -> int:
-        """Drops the gradients of the open round; returns how many."""
         pending = int(self._pending.numpy())
         if pending:
             self._end_round()
@@ -121,17 +113,14 @@ class InProcessRounds(Rounds):
         return not is_open or int(self._round.numpy()) != self._maintained_round
 
     def begin_maintenance(self) -> None:
-        """Notes the round, if gradients wait for its end."""
         if int(self._pending.numpy()) > 0:
             self._maintained_round = int(self._round.numpy())
 
     def configure(self, quorum: int, total: int) -> None:
-        """Changes how many gradients make up an update."""
         del total
         self._quorum.assign(quorum)
 
     def stats(self) -> dict[str, Any]:
-        """Reads the counters, by the names that a gate gives them."""
         return {
             "step": int(self._iterations.numpy()),
             "quorum": int(self._quorum.numpy()),

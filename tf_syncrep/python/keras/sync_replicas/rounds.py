@@ -125,10 +125,8 @@ class RefusedRounds(Rounds):
         self._reason = reason
 
     def receive(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-        """Refuses gradients."""
         del gradients, variables
         raise ValueError(self._reason)
 
     def start(self) -> None:
-        """Refuses to begin a training."""
         raise ValueError(self._reason)

@@ -59,10 +59,6 @@ class ClusterRounds(Updater):
                         self._ops.give_back(permit)
 
     def receive(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-        """Hands in the gradients of a step.
-
-        Raises RuntimeError: it was called outside a step, or twice in one.
-        """
         permit = self._permits.current()
         if permit is None:
             raise RuntimeError(
@@ -79,13 +75,11 @@ class ClusterRounds(Updater):
         self._ops.contribute(permit, gradients, variables)
 
     def start(self) -> None:
-        """Opens the gate for a new training, and starts the updater."""
         compat.isolate_workers()
         self.close()  # An error may have ended the training before.
         super().start()
 
     def begin_epoch(self, first_step: int) -> None:
-        """Notes that an epoch begins, while no gradient is in flight."""
         stats = self._own_stats()
         self._num_before = _num_decided(stats) + stats["pending"] - first_step
 
@@ -98,11 +92,9 @@ class ClusterRounds(Updater):
         return max(0, _num_decided(self._own_stats()) - self._num_before)
 
     def configure(self, quorum: int, total: int) -> None:
-        """Changes the quorum and the number of workers from the next round on."""
         self._ops.at_gate(sync_gate_ops.sync_gate_configure, quorum, total)
 
     def stats(self) -> dict[str, Any]:
-        """Reads the gate's counters."""
         with self._said():
             stats = self._ops.at_gate(sync_gate_ops.sync_gate_stats)
             return gate_stats.to_dict(*(x.numpy() for x in stats))

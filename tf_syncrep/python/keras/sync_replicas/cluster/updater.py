@@ -108,7 +108,6 @@ class Updater(Rounds):
 
     @property
     def is_training(self) -> bool:
-        """Whether a training has begun, and was not told to end yet."""
         return self._under_way is not None
 
     @property
@@ -124,7 +123,6 @@ class Updater(Rounds):
         self._traced_with: list[dict[str, Any]] = []
 
     def start(self) -> None:
-        """Opens the gate for a new training and starts the thread."""
         settings = settings_of(self._optimizer)
         # They are kept while nothing has changed, since to trace a function takes long,
         # and waits for every task.
@@ -157,7 +155,6 @@ class Updater(Rounds):
         return _lost_parameter_server(error) or error
 
     def add_observer(self, observer: Observer) -> None:
-        """Adds an observer, called when a training begins and after each update."""
         self._observers.append(observer)
 
     def remove_observer(self, observer: Observer) -> None:
@@ -185,10 +182,6 @@ class Updater(Rounds):
             request.result()
 
     def drain(self) -> None:
-        """Waits until no gradient is in flight and no full round waits for its update.
-
-        Raises tf.errors.OpError: an update failed.
-        """
         training = self._under_way
         if training is None:
             return
@@ -199,10 +192,6 @@ class Updater(Rounds):
             raise (self.cause or error) from error
 
     def finish(self, *, flush: bool) -> None:
-        """Ends a training: completes the present updates, and the last round.
-
-        Raises tf.errors.OpError: an update failed.
-        """
         training = self._under_way
         if training is None:
             return
@@ -219,7 +208,6 @@ class Updater(Rounds):
         self.close()
 
     def close(self) -> None:
-        """Ends a training at once, unless it has ended: nothing more is applied."""
         training = self._under_way
         if training is None:
             return
@@ -405,7 +393,6 @@ class _UpdateContext(tf.distribute.ReplicaContext):
     """
 
     def all_reduce(self, reduce_op, value, options=None):
-        """Leaves the value as it is."""
         del reduce_op, options
         return value
 

@@ -20,6 +20,17 @@ def native(variable: Any) -> tf.Variable:
     return variable.value if is_keras else variable
 
 
+def variables_of(optimizer: Any) -> list[Any]:
+    """Returns those of an optimizer, which are a method's result in Keras 2."""
+    found = optimizer.variables
+    return [*(found() if callable(found) else found)]
+
+
+def all_variables(model: Any) -> list[Any]:
+    """Returns the variables of a model and of its optimizer."""
+    return [*model.variables, *variables_of(model.optimizer)]
+
+
 def update(
     optimizer: Any, variables: Any, compute_loss: Callable[[], Any], **options: Any
 ) -> Any:

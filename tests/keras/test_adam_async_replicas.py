@@ -64,22 +64,6 @@ def train_all(strategy, contexts, all_options, wrap):
     }
 
 
-def fit(strategy):
-    """Model.fit: the losses, and the copies of all variables."""
-    with strategy.scope():
-        model = keras_variants.small_model()
-        optimizer = tfs.keras.AdamAsync(keras_variants.slow_decay(0.05))
-        model.compile(optimizer=optimizer, loss="mse")
-    words, targets = keras_variants.small_data()
-    history = model.fit(words, targets, batch_size=16, epochs=10, verbose=0)
-    trained = [*model.trainable_variables, *model.optimizer.variables]
-    return {
-        "losses": history.history["loss"],
-        "iterations": int(model.optimizer.iterations.numpy()),
-        "copies": [copies(strategy, x) for x in trained],
-    }
-
-
 def trained(is_function, all_options):
     """What comes of steps that are functions, or not, with options by name.
 
@@ -98,8 +82,6 @@ def trained(is_function, all_options):
         ),
     ):
         result[name] = train_all(strategy, (*CONTEXTS, "whole"), all_options, wrap)
-        if is_function:
-            result[name]["fit"] = fit(strategy)
     return result
 
 
@@ -218,11 +200,3 @@ def test_v1_optimizer_sums_gradients_and_keeps_both_tasks_identical(tasks):
         np.testing.assert_allclose(value, expected.numpy(), rtol=1e-5)
     assert first == second
     assert [len(state) for state in first] == [5, 5]
-
-
-@in_one_process
-def test_fit_learns(in_functions, strategy):
-    fit = in_functions[strategy]["fit"]
-    assert fit["losses"][-1] < fit["losses"][0] / 2
-    assert fit["iterations"] == 40
-    assert all(x[0] == x[-1] for x in fit["copies"])

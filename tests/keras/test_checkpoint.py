@@ -7,18 +7,19 @@ import pathlib
 import re
 import weakref
 
+import embedding_models
 import keras_variants
 import numpy as np
 import programs
 import pytest
 import tensorflow as tf
+from same import assert_same
 
 import tf_syncrep as tfs
 from tf_syncrep.python.checkpoint import engine
 from tf_syncrep.python.checkpoint.directory import Directory
 from tf_syncrep.python.keras.checkpoint import position
 
-MIRRORED = pathlib.Path(__file__).with_name("checkpoint_mirrored_program.py")
 ROWS, WIDTH = 20_000, 16  # 1.28 MB: written by rows
 BATCH, STEPS = 8, 6
 
@@ -73,12 +74,6 @@ def train(model, first, last):
     return losses, model.get_weights()
 
 
-def assert_equal(found, expected):
-    np.testing.assert_array_equal(found[0], expected[0])
-    for x, y in zip(found[1], expected[1], strict=True):
-        np.testing.assert_array_equal(x, y)
-
-
 @pytest.mark.parametrize(
     "optimizer",
     [
@@ -101,7 +96,7 @@ def test_custom_loop_goes_on_bit_for_bit(tmp_path, optimizer):
         assert restored.state == {"step": STEPS}
         assert restored.iterations == STEPS
         assert restored.path == str(tmp_path / "ckpt-1")
-        assert_equal(train(other, STEPS, 2 * STEPS), expected)
+        assert_same(train(other, STEPS, 2 * STEPS), expected)
 
 
 def test_tensorflow_lists_what_the_documentation_names(tmp_path):
@@ -157,7 +152,7 @@ def test_fit_goes_on_with_the_epoch_after_the_one_that_was_saved(tmp_path):
     assert fit(2, tmp_path / "twice")[0] == [0, 1]
     epochs, weights = fit(3, tmp_path / "twice")
     assert epochs == [2]
-    assert_equal(([], weights), ([], expected))
+    assert_same(weights, expected)
 
 
 def test_two_checkpoints_of_one_training_are_of_one_moment_each(tmp_path):
@@ -191,7 +186,7 @@ def test_two_checkpoints_of_one_training_are_of_one_moment_each(tmp_path):
             restored = tfs.keras.Checkpoint(folder, model=other).restore()
             assert restored.path == str(folder / f"ckpt-{number}")
             assert restored.iterations == moment
-            assert_equal(([], state_of(other)), ([], states[moment]))
+            assert_same(state_of(other), states[moment])
             (folder / f"ckpt-{number}.json").unlink()  # The one before is the last now.
 
 
@@ -266,7 +261,7 @@ def test_fit_does_not_begin_where_no_checkpoint_could_be_written():
             verbose=0,
             callbacks=[tfs.keras.Checkpoint(folder)],
         )
-    assert_equal(([], model.get_weights()), ([], before))
+    assert_same(model.get_weights(), before)
 
 
 @pytest.mark.parametrize("raise_at_end", [False, True])
@@ -360,7 +355,7 @@ def test_checkpoint_of_another_optimizer_changes_nothing(tmp_path):
     before = model.get_weights()
     with pytest.raises(ValueError, match=r"does not have .*slots/"):
         tfs.keras.Checkpoint(tmp_path, model=model).restore()
-    assert_equal(([], model.get_weights()), ([], before))
+    assert_same(model.get_weights(), before)
 
 
 @pytest.mark.parametrize(
@@ -381,11 +376,35 @@ def test_checkpoint_of_another_size_is_named_and_changes_nothing(tmp_path, rows,
     )
     with pytest.raises(ValueError, match=re.escape(message) + "$"):
         tfs.keras.Checkpoint(tmp_path, model=model).restore()
-    assert_equal(([], model.get_weights()), ([], before))
+    assert_same(model.get_weights(), before)
+
+
+def mirrored_before_and_after(folder):
+    """All copies of all variables of two replicas, and of those that were restored."""
+    keras_variants.make_two_cpus()
+    models, variables = [], []
+    for _ in range(2):
+        with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+            model = embedding_models.Distributed()
+            model.compile(tf.keras.optimizers.Adam(0.1), loss="mse")
+            model(embedding_models.batch(2)[0])
+        models.append(model)
+        checkpoint = tfs.keras.Checkpoint(folder, model=model)
+        if len(models) == 1:
+            batches = tf.data.Dataset.from_tensor_slices(embedding_models.batch(16))
+            tfs.keras.fit(model, batches.batch(8), verbose=0)
+            checkpoint.save()
+        else:
+            checkpoint.restore()
+    for model in models:
+        natives = map(keras_variants.native, keras_variants.all_variables(model))
+        copies = [getattr(x, "values", [x]) for x in natives]
+        variables.append([x.numpy().tolist() for some in copies for x in some])
+    return variables
 
 
 def test_all_copies_of_mirrored_variables_are_restored(tmp_path):
-    expected, found = programs.run(MIRRORED, str(tmp_path))
+    expected, found = programs.call(mirrored_before_and_after, str(tmp_path))
     assert len(expected) > 10
     assert found == expected
 
@@ -399,7 +418,7 @@ def test_a_folder_of_another_file_system(tmp_path):
         checkpoint.save({"step": step})
     other = make()
     assert tfs.keras.Checkpoint(folder, model=other).restore().state == {"step": 2}
-    assert_equal(([], other.get_weights()), ([], model.get_weights()))
+    assert_same(other.get_weights(), model.get_weights())
 
 
 def test_what_cannot_be_saved_beside_the_model_is_refused(tmp_path):
@@ -476,7 +495,7 @@ def test_model_of_layers_without_a_call_is_saved_and_restored(tmp_path):
         each.compile(tf.keras.optimizers.SGD(0.1), loss="mse")
     tfs.keras.Checkpoint(tmp_path, model=model).save()
     tfs.keras.Checkpoint(tmp_path, model=other).restore()
-    assert_equal(([], other.get_weights()), ([], model.get_weights()))
+    assert_same(other.get_weights(), model.get_weights())
 
 
 def test_checkpoint_of_an_older_version_is_named(tmp_path, monkeypatch):

@@ -6,7 +6,6 @@ import io
 import clusters
 import keras_variants
 import numpy as np
-import programs
 import pytest
 import tensorflow as tf
 from keras_sync_replicas import make_strategy
@@ -336,8 +335,7 @@ def trainings(folder):
 
 @pytest.mark.slow
 def test_on_a_cluster_too(tmp_path):
-    with clusters.Cluster(num_workers=2, num_ps=1) as cluster:
-        result = programs.call(trainings, str(tmp_path), env=cluster.environment())
+    result = clusters.call(trainings, str(tmp_path), num_ps=1)
     for kind in ("two updates", "synchronous"):
         assert result[kind]["after failure"] == [0, 1, 2], kind
         assert result[kind]["epochs"] == [1, 2], kind

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from combinations import thinned
+from same import assert_same
 
 import tf_syncrep as tfs
 from tf_syncrep.python.keras import compat
@@ -30,44 +31,17 @@ OPTIMIZERS = {
     "sync": lambda: tfs.keras.SyncReplicas(tf.keras.optimizers.Adam(0.1), 2),
     "sync_adam_async": lambda: tfs.keras.SyncReplicas(tfs.keras.AdamAsync(0.1), 2),
 }
-# Features of the layers that look at each element separately.
-MORE_OPTIMIZERS = {
-    name: lambda name=name, rate=rate: getattr(tf.keras.optimizers, name)(rate)
-    for name, rate in {
-        "Adadelta": 20.0,
-        "Adamax": 0.05,
-        "AdamW": 0.05,
-        "Lion": 0.05,
-        "Nadam": 0.05,
-        "RMSprop": 0.05,
-    }.items()
-}
-MORE_OPTIMIZERS |= {
-    "lazy_adagrad": lambda: tfs.keras.Adagrad(0.5),
-    "lazy_ftrl": lambda: tfs.keras.FTRL(0.5),
-    "lazy_momentum": lambda: tfs.keras.SGD(0.5, momentum=0.9),
-}
 
 
 @thinned("optimizer, stacking", OPTIMIZERS, ("auto", None))
 def test_trains_as_one_layer_for_each_table_does(optimizer, stacking):
-    check_that_it_trains_as_a_layer_for_each_table(OPTIMIZERS[optimizer], stacking)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("optimizer", MORE_OPTIMIZERS)
-def test_trains_as_one_layer_for_each_table_does_by_more_optimizers(optimizer):
-    check_that_it_trains_as_a_layer_for_each_table(MORE_OPTIMIZERS[optimizer], "auto")
-
-
-def check_that_it_trains_as_a_layer_for_each_table(make_optimizer, stacking):
     results = []
     tables = models.initial_tables()
     for cls, options in (
         (models.Plain, {}),
         (models.Distributed, {"table_stacking": stacking}),
     ):
-        model = models.make(cls, make_optimizer(), tables, **options)
+        model = models.make(cls, OPTIMIZERS[optimizer](), tables, **options)
         losses = [
             models.train_on_batch(model, *models.batch(EXAMPLES, step))
             for step in range(STEPS)
@@ -321,8 +295,7 @@ def test_training_goes_on_from_a_file_as_if_never_stopped(optimizer, tmp_path):
     other.load_weights(path)
     for step in range(STEPS, 2 * STEPS):
         models.train_on_batch(other, *models.batch(EXAMPLES, step))
-    for name, table in model.tables().items():
-        np.testing.assert_array_equal(other.tables()[name], table)
+    assert_same(other.tables(), model.tables())
 
 
 SERVES = """
@@ -387,8 +360,7 @@ def test_id_that_is_in_no_table_is_named_and_nothing_is_changed(training):
         step(ids, targets)
     for words in ("feature user", "table users", "[0, 50)", "50"):
         assert words in str(raised.value)
-    for name, table in models.initial_tables().items():
-        np.testing.assert_array_equal(model.tables()[name], table)
+    assert_same(model.tables(), models.initial_tables())
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -425,7 +397,7 @@ def test_sparse_ids_and_weights_may_come_in_any_order(training):
                 layer(ids, weights=weights, training=training),
             ]
         )
-    tf.nest.map_structure(np.testing.assert_array_equal, *results)
+    assert_same(*results)
 
 
 def weighted(signature=None):
@@ -645,12 +617,7 @@ def test_tables_are_set_by_name_and_of_their_shape():
 
 
 def test_no_table_is_set_if_one_is_refused():
-    layer = tfs.keras.DistributedEmbedding(
-        {
-            name: tfs.keras.FeatureConfig(name, tfs.keras.TableConfig(name, 3, 2))
-            for name in "ab"
-        }
-    )
+    layer = models.layer_of(*(tfs.keras.TableConfig(x, 3, 2) for x in "ab"))
     layer.build()
     before = layer.get_embedding_tables()
     with pytest.raises(ValueError, match="table 'b' must have shape"):
@@ -661,12 +628,7 @@ def test_no_table_is_set_if_one_is_refused():
 def test_update_of_another_table_stays_while_a_table_is_set(monkeypatch):
     from tf_syncrep.python.keras.tables import stacked_tables
 
-    layer = tfs.keras.DistributedEmbedding(
-        {
-            name: tfs.keras.FeatureConfig(name, tfs.keras.TableConfig(name, 3, 2))
-            for name in "ab"
-        }
-    )
+    layer = models.layer_of(*(tfs.keras.TableConfig(x, 3, 2) for x in "ab"))
     layer.build()
     (part,) = layer.trainable_variables
     layer.set_embedding_tables({"b": np.zeros([3, 2])})

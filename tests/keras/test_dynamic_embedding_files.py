@@ -5,12 +5,14 @@ import subprocess
 import sys
 
 import dynamic_models as models
+import embedding_models
 import keras_variants
 import numpy as np
 import process_threads
 import pytest
 import tensorflow as tf
 from combinations import mostly_by_night
+from same import assert_same
 from waiting import in_thread, until
 
 import tf_syncrep as tfs
@@ -297,8 +299,7 @@ def test_checkpoint_of_another_width_is_refused_and_nothing_is_changed(tmp_path)
         before = other.get_weights()
         with pytest.raises(ValueError, match=message):
             tfs.keras.Checkpoint(str(tmp_path / "run"), model=other).restore()
-        for weights, was in zip(other.get_weights(), before, strict=True):
-            np.testing.assert_array_equal(weights, was)
+        assert_same(other.get_weights(), before)
 
 
 SERVES = """
@@ -482,24 +483,6 @@ def test_empty_table_is_exported(tmp_path):
     assert np.any(model(tf.constant([5])) != 0)
 
 
-def test_slots_of_files_are_those_of_the_keys(tmp_path):
-    """The second model has another layout, and the slots follow the keys."""
-    first = models.growing(tfs.keras.AdamAsync(0.05))
-    first.fit(models.dataset(range(3), 8, True), verbose=0)
-    path = str(tmp_path / "model.weights.h5")
-    first.save_weights(path)
-    second = models.growing(tfs.keras.AdamAsync(0.05))
-    second(models.as_keys(models.all_ids()), training=True)  # in another order
-    second.optimizer.build(second.trainable_variables)
-    second.load_weights(path)
-    for model in (first, second):
-        model.fit(models.dataset(range(3), 8, True), verbose=0)
-    for name, (keys, vectors) in first.tables().items():
-        np.testing.assert_array_equal(keys, second.tables()[name].keys)
-        np.testing.assert_array_equal(vectors, second.tables()[name].vectors)
-    assert keras_variants.native(first.optimizer.iterations).numpy() == 6
-
-
 def one_table(optimizer, max_rows=20):
     """A model of one table, and its layer."""
     layer = tfs.keras.Embedding(Dynamic(max_rows), 4, name="words")
@@ -576,8 +559,7 @@ def test_sums_of_gradients_are_in_files_by_key(tmp_path):
     other.load_weights(str(tmp_path / "x.weights.h5"))
     for x in (model, other):
         step(x, [2], 1.0)
-    tf.nest.map_structure(
-        np.testing.assert_array_equal,
+    assert_same(
         layer.get_embedding_table(),
         same.get_embedding_table(),
     )
@@ -648,8 +630,7 @@ def test_loaded_rows_have_new_slots_in_another_model_that_shares_them(
         np.testing.assert_array_equal(values, np.full_like(values, initial), kind)
     for one in (saved, model):
         step(one, [8], 1.0)
-    tf.nest.map_structure(
-        np.testing.assert_array_equal,
+    assert_same(
         saved.shared.get_embedding_table(),
         model.shared.get_embedding_table(),
     )
@@ -670,10 +651,8 @@ def test_weights_are_those_of_rows_in_use_and_are_set_by_key():
         second.set_weights([np.full_like(x, 7) if x.ndim == 1 else x for x in weights])
     words.set_embedding_table(([1, 2], np.ones([2, 4])))
     second.set_weights(weights)
-    for got, expected in zip(second.get_weights(), weights, strict=True):
-        np.testing.assert_array_equal(got, expected)
-    tf.nest.map_structure(
-        np.testing.assert_array_equal,
+    assert_same(second.get_weights(), weights)
+    assert_same(
         words.get_embedding_table(),
         first.get_layer("words").get_embedding_table(),
     )
@@ -685,11 +664,8 @@ ROWS = 10_000
 def of_both_kinds(make=tfs.keras.AdamAsync):
     """A model with a table that grows and one of fixed size, both of many rows."""
     sizes = {"grows": Dynamic(2 * ROWS), "fixed": ROWS}
-    features = {
-        name: tfs.keras.FeatureConfig(name, tfs.keras.TableConfig(name, size, 4))
-        for name, size in sizes.items()
-    }
-    layer = tfs.keras.DistributedEmbedding(features)
+    tables = [tfs.keras.TableConfig(name, size, 4) for name, size in sizes.items()]
+    layer = embedding_models.layer_of(*tables)
     inputs = {name: tf.keras.Input((), dtype="int64", name=name) for name in sizes}
     outputs = tf.keras.layers.Add()(list(layer(inputs).values()))
     model = tf.keras.Model(inputs, outputs)
@@ -730,7 +706,7 @@ def test_tables_set_while_a_checkpoint_is_written_are_in_the_next_one(
         other, same = of_both_kinds(make)
         tfs.keras.Checkpoint(str(tmp_path), model=other).restore()
         restored = [same.get_embedding_tables()[name] for name in ("fixed", "grows")]
-        tf.nest.map_structure(np.testing.assert_array_equal, tables, restored)
+        assert_same(tables, restored)
         tfs.keras.Checkpoint(str(tmp_path), model=model).save()
 
 
@@ -788,4 +764,4 @@ def test_checkpoint_begins_when_tables_are_set_that_are_being_set(
     other, same = of_both_kinds()
     tfs.keras.Checkpoint(str(tmp_path / "run"), model=other).restore()
     restored = [same.get_embedding_tables()[name] for name in ("fixed", "grows")]
-    tf.nest.map_structure(np.testing.assert_array_equal, tables, restored)
+    assert_same(tables, restored)

@@ -350,8 +350,7 @@ def run(names, folder):
 def undisturbed(request, tmp_path_factory):
     names = [*programs.wanted(request, "name"), "refused", "slow"]
     folder = str(tmp_path_factory.mktemp("passes"))
-    with clusters.Cluster(num_workers=WORKERS, num_ps=2) as cluster:
-        return programs.call(run, names, folder, env=cluster.environment())
+    return clusters.call(run, names, folder, num_workers=WORKERS)
 
 
 @pytest.mark.ci
@@ -533,9 +532,9 @@ def test_whatever_workers_die_all_is_read_and_counted(tmp_path, synchronous, see
 def test_servers_of_one_thread_answer_while_workers_wait_for_gate_and_queue(tmp_path):
     name = "queue synchronous"
     env = {threads.INTER_OP_VARIABLE: "1", threads.INTRA_OP_VARIABLE: "1"}
-    with clusters.Cluster(num_workers=WORKERS, num_ps=2, env=env) as cluster:
-        env = cluster.environment()
-        result = programs.call(run, [name], str(tmp_path), env=env)[name]
+    result = clusters.call(run, [name], str(tmp_path), num_workers=WORKERS, env=env)[
+        name
+    ]
     assert set(result["seen"]) == {2}
     assert result["stats"]["in_flight"] == 0
 

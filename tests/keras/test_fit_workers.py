@@ -12,7 +12,6 @@ import clusters
 import fit_scenarios
 import keras_variants
 import numpy as np
-import programs
 import pytest
 import sync_accounting
 import tensorflow as tf
@@ -405,8 +404,7 @@ def trainings():
 
 @pytest.fixture(scope="module")
 def training():
-    with clusters.Cluster(num_workers=3, num_ps=2) as cluster:
-        return programs.call(trainings, env=cluster.environment())
+    return clusters.call(trainings, num_workers=3)
 
 
 @pytest.mark.parametrize(

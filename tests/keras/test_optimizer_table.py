@@ -17,6 +17,7 @@ import tensorflow as tf
 from all_optimizers import KERAS_OPTIMIZERS, LionOfMine, rules_in
 from combinations import thinned
 from keras_variants import LEARNING_RATE
+from same import assert_same
 
 import tf_syncrep as tfs
 from tf_syncrep.python.keras import compat
@@ -206,8 +207,7 @@ class Training:
 
 
 def assert_values(actual, expected):
-    for got, want in zip(actual, expected, strict=True):
-        np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6)
+    assert_same(actual, expected, 2e-5)
 
 
 def test_each_optimizer_of_ours_is_here():

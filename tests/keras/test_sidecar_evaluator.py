@@ -8,7 +8,6 @@ import pathlib
 
 import clusters
 import keras_variants
-import programs
 import pytest
 import tensorflow as tf
 from evaluator_models import BATCH, WIDTH, batch, make
@@ -310,10 +309,7 @@ def test_arguments_out_of_range_are_named(tmp_path, arguments, message):
 def test_evaluator_with_parameter_servers_of_its_own_reads_tables_onto_them(tmp_path):
     """For tables that no process can hold, from a training with other servers."""
     training = Training(tmp_path, 1)
-    with clusters.Cluster(num_workers=2, num_ps=3) as cluster:
-        metrics, devices = programs.call(
-            evaluated_with_servers, str(tmp_path), env=cluster.environment()
-        )
+    metrics, devices = clusters.call(evaluated_with_servers, str(tmp_path), num_ps=3)
     ((_, expected),) = training.expected
     assert metrics == pytest.approx(expected, rel=1e-5)
     assert len(set(devices)) == 3

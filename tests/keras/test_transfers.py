@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import traceback
-from typing import Any
 from unittest import mock
 
 import keras_variants
@@ -245,10 +244,7 @@ def trained(strategy, log, name, optimizer, is_synchronous, per_execution):
         for name, n in sent.items()
         if n >= executions and not any(x in name for x in ("worker/", "chief/"))
     ]
-    of_optimizer: Any = used.variables
-    if not keras_variants.IS_KERAS_3:
-        of_optimizer = of_optimizer()
-    variables = [*model.variables, *of_optimizer]
+    variables = keras_variants.all_variables(model)
     return {
         "messages": sum(in_steps.values()) / STEPS,
         "between_servers": between_servers,

@@ -123,3 +123,16 @@ def make_two_cpus() -> None:
     (cpu,) = tf.config.list_physical_devices("CPU")
     logical = [tf.config.LogicalDeviceConfiguration() for _ in range(2)]
     tf.config.set_logical_device_configuration(cpu, logical)
+
+
+class Counter(tf.keras.layers.Layer):
+    """Counts its calls by itself."""
+
+    def build(self, _):
+        self.counted = self.add_weight(
+            shape=(), initializer="zeros", trainable=False, name="counted"
+        )
+
+    def call(self, x):
+        self.counted.assign_add(1.0)
+        return x

@@ -8,8 +8,8 @@ import numpy as np
 import programs
 import pytest
 import tensorflow as tf
-from counter_layer import Counter
 from keras_sync_replicas import make_strategy
+from keras_variants import Counter
 
 import tf_syncrep as tfs
 

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import sync_accounting
 import tensorflow as tf
+from compat import traced_functions
 from keras_sync_replicas import make_strategy
 from programs import error_of
-from traced_functions import traced_functions
 
 import tf_syncrep as tfs
 

@@ -23,7 +23,7 @@ def native(variable: Any) -> tf.Variable:
 def variables_of(optimizer: Any) -> list[Any]:
     """Returns those of an optimizer, which are a method's result in Keras 2."""
     found = optimizer.variables
-    return [*(found() if callable(found) else found)]
+    return list(found if isinstance(found, list | tuple) else found())
 
 
 def all_variables(model: Any) -> list[Any]:

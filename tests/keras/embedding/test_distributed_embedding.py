@@ -16,7 +16,13 @@ from combinations import thinned
 from same import assert_same
 
 import tf_syncrep as tfs
+from tf_syncrep.python.embedding import layout
 from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.tables import (
+    fixed_tables,
+    initial_values,
+    stacked_tables,
+)
 
 EXAMPLES, STEPS = 12, 4
 
@@ -626,8 +632,6 @@ def test_no_table_is_set_if_one_is_refused():
 
 
 def test_update_of_another_table_stays_while_a_table_is_set(monkeypatch):
-    from tf_syncrep.python.keras.tables import stacked_tables
-
     layer = models.layer_of(*(tfs.keras.TableConfig(x, 3, 2) for x in "ab"))
     layer.build()
     (part,) = layer.trainable_variables
@@ -648,11 +652,8 @@ WIDTH_OF_PARTS, SIZES_IN_PARTS = 3, {"a": 5, "b": 17, "c": 1}
 
 def tables_in_three_parts():
     """Stacked tables in three variables, as on three servers."""
-    from tf_syncrep.python.embedding import layout
-    from tf_syncrep.python.keras.tables import tables
-
     stacked = [layout.Table(x, n, WIDTH_OF_PARTS) for x, n in SIZES_IN_PARTS.items()]
-    made = tables.Tables([layout.Slab("slab", stacked, num_parts=3)])
+    made = fixed_tables.Tables([layout.Slab("slab", stacked, num_parts=3)])
     made.make(
         lambda shape, dtype, **_: tf.Variable(tf.zeros(shape, dtype)),
         dict.fromkeys(SIZES_IN_PARTS, "zeros"),
@@ -661,8 +662,6 @@ def tables_in_three_parts():
 
 
 def test_large_tables_are_read_and_set_some_rows_at_a_time(monkeypatch):
-    from tf_syncrep.python.keras.tables import stacked_tables
-
     rows_at_a_time = 2
     monkeypatch.setattr(
         stacked_tables, "CHUNK_BYTES", rows_at_a_time * WIDTH_OF_PARTS * 4
@@ -697,9 +696,6 @@ KERAS_INITIALIZERS = {
 
 def parts_of_table(initializer):
     """The initial values with three servers, and the shapes that were asked for."""
-    from tf_syncrep.python.embedding import layout
-    from tf_syncrep.python.keras.tables import initial_values
-
     shapes = []
 
     def recorded(call):

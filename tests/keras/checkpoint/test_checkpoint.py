@@ -190,50 +190,36 @@ def test_two_checkpoints_of_one_training_are_of_one_moment_each(tmp_path):
             (folder / f"ckpt-{number}.json").unlink()  # The one before is the last now.
 
 
-NAN = float("nan")
-AS_COUNT = "must be a whole number of at least 1"
-AS_POSITIVE = "must be a finite number above 0"
-BAD = [
-    ({"every_secs": 0}, f"`every_secs` {AS_POSITIVE}. Received: every_secs=0"),
-    ({"every_secs": -1}, f"`every_secs` {AS_POSITIVE}. Received: every_secs=-1"),
-    ({"every_secs": NAN}, f"`every_secs` {AS_POSITIVE}. Received: every_secs=nan"),
-    ({"every_secs": "1"}, f"`every_secs` {AS_POSITIVE}. Received: every_secs='1'"),
-    ({"every_n_steps": 0}, f"`every_n_steps` {AS_COUNT}. Received: every_n_steps=0"),
-    ({"every_n_steps": -2}, f"`every_n_steps` {AS_COUNT}. Received: every_n_steps=-2"),
-    (
-        {"every_n_steps": 1.5},
-        f"`every_n_steps` {AS_COUNT}. Received: every_n_steps=1.5",
-    ),
-    (
-        {"every_secs": 60, "every_n_steps": 10},
-        "`every_secs` and `every_n_steps` must not both be given. Received: "
-        "every_secs=60, every_n_steps=10",
-    ),
-    ({"keep": 0}, f"`keep` {AS_COUNT}. Received: keep=0"),
-    ({"keep": None}, f"`keep` {AS_COUNT}. Received: keep=None"),
-    ({"full_every": -3}, f"`full_every` {AS_COUNT}. Received: full_every=-3"),
-    ({"full_every": True}, f"`full_every` {AS_COUNT}. Received: full_every=True"),
-    ({"max_kept_bytes": 0}, f"`max_kept_bytes` {AS_COUNT}. Received: max_kept_bytes=0"),
-    (
-        {"max_bytes_per_sec": NAN},
-        f"`max_bytes_per_sec` {AS_POSITIVE}. Received: max_bytes_per_sec=nan",
-    ),
-    (
-        {"directory": None},
-        "`directory` must be the path of a folder. Received: directory=None",
-    ),
-    (
-        {"directory": ""},
-        "`directory` must be the path of a folder. Received: directory=''",
-    ),
-]
+AS_COUNT = "a whole number of at least 1"
+AS_POSITIVE = "a finite number above 0"
 
 
-@pytest.mark.parametrize(("arguments", "message"), BAD)
-def test_bad_arguments_are_named(tmp_path, arguments, message):
+@pytest.mark.parametrize(
+    ("name", "value", "rule"),
+    [
+        *(("every_secs", x, AS_POSITIVE) for x in (0, -1, float("nan"), "1")),
+        *(("every_n_steps", x, AS_COUNT) for x in (0, -2, 1.5)),
+        ("keep", None, AS_COUNT),
+        ("full_every", True, AS_COUNT),
+        ("max_kept_bytes", 0, AS_COUNT),
+        ("max_bytes_per_sec", float("nan"), AS_POSITIVE),
+        *(("directory", x, "the path of a folder") for x in (None, "")),
+    ],
+)
+def test_bad_arguments_are_named(tmp_path, name, value, rule):
+    message = f"`{name}` must be {rule}. Received: {name}={value!r}"
     with pytest.raises(ValueError, match=re.escape(message) + "$"):
-        tfs.keras.Checkpoint(**{"directory": tmp_path, **arguments})
+        tfs.keras.Checkpoint(**{"directory": tmp_path, name: value})
     assert os.listdir(tmp_path) == []
+
+
+def test_two_intervals_are_refused(tmp_path):
+    message = (
+        "`every_secs` and `every_n_steps` must not both be given. Received: "
+        "every_secs=60, every_n_steps=10"
+    )
+    with pytest.raises(ValueError, match=re.escape(message) + "$"):
+        tfs.keras.Checkpoint(tmp_path, every_secs=60, every_n_steps=10)
 
 
 def test_folders_that_cannot_be_are_named(tmp_path):

@@ -441,7 +441,7 @@ def test_removed_row_has_initial_slots_again(name, place):
         np.testing.assert_array_equal(others, np.full_like(others, slot.initial), kind)
 
 
-def test_loop_with_optimizers_of_tables():
+def test_row_that_goes_has_initial_slots_of_its_tables_own_optimizer():
     size = Dynamic(3, unused_for=1)
     layer = embedding_models.layer_of(
         tfs.keras.TableConfig("a", size, 4, optimizer="adagrad"),
@@ -453,9 +453,13 @@ def test_loop_with_optimizers_of_tables():
         loss = sum(map(tf.reduce_sum, layer(ids, training=True).values()))
     gradients = tape.gradient(loss, layer.trainable_variables)
     optimizer.apply_gradients(zip(gradients, layer.trainable_variables, strict=True))
-    for step in (2, 4):
+    by_part = row_slots([optimizer], layer._growing).values()
+    (sums,) = [slot for by_kind in by_part for slot in by_kind.values()]
+    assert np.any(sums.variable.numpy() != sums.initial)
+    for step in (2, 4, 6):
         tfs.keras.maintain_tables(layer, step)
     assert [len(x.keys) for x in layer.get_embedding_tables().values()] == [0, 0]
+    assert np.all(sums.variable.numpy() == sums.initial)
 
 
 def test_steps_are_counted_by_the_optimizer_of_the_tables():

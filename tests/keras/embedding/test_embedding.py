@@ -4,8 +4,6 @@ import ast
 import collections
 import copy
 import pickle
-import subprocess
-import sys
 
 import embedding_models
 import keras_variants
@@ -146,19 +144,11 @@ def test_saved_model_is_loaded_by_a_fresh_process(has_package, tmp_path):
     )
     if has_package:
         finished = programs.run_source(code, str(path))
+        assert finished.returncode == 0, finished.stderr[-3000:]
+        lines = finished.stdout.splitlines()
     else:
-        # The process ignores PYTHONPATH, on which the package is.
-        finished = subprocess.run(
-            [sys.executable, "-I", "-c", code, str(path)],
-            stdin=subprocess.DEVNULL,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-    assert finished.returncode == 0, finished.stderr[-3000:]
-    (line,) = [x for x in finished.stdout.splitlines() if x.startswith("RESULT")]
+        lines = programs.run_without_package(code, str(path))
+    (line,) = [x for x in lines if x.startswith("RESULT")]
     is_imported, home, optimizer, vector = ast.literal_eval(line.removeprefix("RESULT"))
     is_ours = has_package and keras_variants.IS_KERAS_3
     assert is_imported == has_package

@@ -18,11 +18,6 @@ NUMBERS = np.array([[1.0], [2.0], [5.0], [9.0]], dtype=np.float32)
 IDS = np.array([[1], [2], [5], [9]], dtype=np.int64)
 X = {"words": WORDS, "numbers": NUMBERS, "ids": IDS}
 Y = np.ones([4, 1], np.float32)
-RAGGED = {
-    "words": [["a"], ["b", "c"], [], ["d"]],
-    "numbers": [[1.0], [2.0, 5.0], [], [9.0]],
-    "ids": [[1], [2, 5], [], [9]],
-}
 # By the name of the layer: its input, and the function that makes it.
 MADE = {
     "CategoryEncoding": ("ids", lambda: layers.CategoryEncoding(10)),
@@ -59,39 +54,7 @@ def found():
     ]
 
 
-class OfRagged(tf.keras.Model):
-    """Each layer that takes ragged tensors here, in eager mode."""
-
-    def __init__(self):
-        super().__init__()
-        tf.keras.utils.set_random_seed(1)
-        self.dense = layers.Dense(1)
-        self.made = {}
-        for name, (of_input, make_layer) in MADE.items():
-            try:
-                layer = make_layer()
-                layer(ragged()[of_input])
-            except (TypeError, ValueError, tf.errors.OpError):
-                continue
-            self.made[name] = layer
-
-    def call(self, inputs):
-        parts = []
-        for name, layer in self.made.items():
-            x = tf.cast(layer(inputs[MADE[name][0]]), tf.float32)
-            parts.append(tf.reduce_sum(x, axis=1, keepdims=True))
-        return self.dense(tf.reshape(tf.concat(parts, axis=1), [-1, len(parts)]))
-
-
-def ragged():
-    dtypes = {"words": tf.string, "numbers": tf.float32, "ids": tf.int64}
-    return {
-        name: tf.ragged.constant(RAGGED[name], dtype=dtype)
-        for name, dtype in dtypes.items()
-    }
-
-
-def make():
+def make(**options):
     tf.keras.utils.set_random_seed(1)
     dtypes = {"words": "string", "numbers": "float32", "ids": "int64"}
     inputs = {
@@ -108,7 +71,7 @@ def make():
     parts = [layers.Rescaling(1.0)(layers.Flatten()(x)) for x in made]
     outputs = layers.Dense(1)(layers.Concatenate()(parts))
     model = tf.keras.Model(inputs, outputs)
-    model.compile(tf.keras.optimizers.SGD(0.0), loss="mse")
+    model.compile(tf.keras.optimizers.SGD(0.0), loss="mse", **options)
     return model
 
 
@@ -143,23 +106,6 @@ KINDS = {
 }
 
 
-RAGGED_KINDS = {
-    "ragged arrays": lambda: {"x": ragged(), "y": Y},
-    "ragged dataset": lambda: {
-        "x": tf.data.Dataset.from_tensors((ragged(), Y)).repeat(3)
-    },
-    "ragged dataset and steps": lambda: {
-        "x": tf.data.Dataset.from_tensors((ragged(), Y)),
-        "steps_per_epoch": 3,
-    },
-}
-
-
-def compiled(model, executions=1):
-    model.compile(tf.keras.optimizers.SGD(0.0), "mse", steps_per_execution=executions)
-    return model
-
-
 def trained():
     """The losses of one process, and of a cluster with each kind of data.
 
@@ -168,19 +114,12 @@ def trained():
     expected = make().evaluate(dataset(), verbose=0)
     strategy = keras_sync_replicas.make_strategy()
     results = {"found": found(), "made": [*MADE], "expected": expected}
-    ragged_in_one = compiled(OfRagged())
-    data = RAGGED_KINDS["ragged dataset"]()["x"]
-    results["expected of ragged"] = ragged_in_one.evaluate(data, verbose=0)
-    results["take ragged"] = [*ragged_in_one.made]
     for executions in (1, 2):
         with strategy.scope():
-            model, of_ragged = (
-                compiled(kind(), executions) for kind in (make, OfRagged)
-            )
-        for kind, data in {**KINDS, **RAGGED_KINDS}.items():
-            used = of_ragged if kind in RAGGED_KINDS else model
+            model = make(steps_per_execution=executions)
+        for kind, data in KINDS.items():
             try:
-                history = tfs.keras.fit(used, epochs=1, verbose=0, **data())
+                history = tfs.keras.fit(model, epochs=1, verbose=0, **data())
                 result = history.history["loss"][0]
             except Exception as error:
                 result = f"{type(error).__name__}: {error}"[:500]
@@ -208,12 +147,3 @@ def test_layers_compute_on_workers_what_they_do_in_one_process(
         assert "`TextVectorization` to tokenize strings, the input rank" in found
     else:
         assert found == pytest.approx(losses["expected"], rel=1e-5)
-
-
-@executions
-@pytest.mark.parametrize("kind", RAGGED_KINDS)
-def test_layers_compute_the_same_of_ragged_tensors(losses, kind, executions):
-    names = {"Discretization", "Hashing", "IntegerLookup", "Rescaling", "StringLookup"}
-    assert names <= {*losses["take ragged"]}
-    found = losses[f"{kind}, {executions} at once"]
-    assert found == pytest.approx(losses["expected of ragged"], rel=1e-5)

@@ -101,15 +101,6 @@ def test_config_holds_every_argument_and_makes_an_equal_optimizer(name):
 
 
 @each_configured
-def test_learning_rate_schedule_is_serialised_too(name):
-    schedule = tf.keras.optimizers.schedules.ExponentialDecay(0.5, 10, 0.9)
-    serialised = tf.keras.optimizers.serialize(CONFIGURED[name][0](schedule))
-    restored = tf.keras.optimizers.deserialize(serialised)
-    restored_schedule = restored.get_config()["learning_rate"]
-    assert restored_schedule["config"] == schedule.get_config()
-
-
-@each_configured
 def test_whole_numbers_are_taken_for_floats(name):
     ours, options = CONFIGURED[name]
     numbers = {k: 0 for k, x in options.items() if type(x) is float}

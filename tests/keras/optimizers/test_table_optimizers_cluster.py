@@ -97,46 +97,6 @@ def saved(model, folder):
     return {"after": after, "again": again, "later": state(model)}
 
 
-class Growing(tf.keras.Model):
-    """A table that grows, and forgets, and one of fixed size."""
-
-    def __init__(self):
-        super().__init__()
-        size = tfs.keras.Dynamic(1000, unused_for=10)
-        self.embedding = models.layer_of(
-            tfs.keras.TableConfig("grows", size, 4, optimizer=tfs.keras.Adagrad(0.5)),
-            tfs.keras.TableConfig("fixed", 100, 4),
-        )
-        self.dense = tf.keras.layers.Dense(1)
-
-    def call(self, ids, training=None):
-        ids = {"grows": ids[:, 0], "fixed": ids[:, 1]}
-        vectors = self.embedding(ids, training=training)
-        return self.dense(tf.concat([*vectors.values()], axis=-1))
-
-
-def growing(strategy):
-    """Rows go, with what the table's own optimizer keeps of them."""
-
-    def data(context=None):
-        del context
-        ids = tf.data.Dataset.range(10**6)
-        return ids.map(lambda i: (tf.stack([[i, i % 100]]), [[1.0]]))
-
-    with strategy.scope():
-        model = Growing()
-        optimizer = tfs.keras.TableOptimizers(tfs.keras.AdamAsync(0.05))
-        model.compile(synchronous(optimizer), loss="mse")
-    tfs.keras.fit(model, data, steps_per_epoch=50, verbose=0)
-    (own_optimizer,) = optimizer.table_optimizers.values()
-    trained = [x for x in model.embedding.trainable_variables if x.shape[0] > 100]
-    sums = [own_optimizer.slots(x)["accumulator"].numpy() for x in trained]
-    return {
-        **model.embedding.table_stats()["grows"],
-        "moved": sum(int(np.sum(np.any(x != np.float32(0.1), axis=1))) for x in sums),
-    }
-
-
 def trainings(folder):
     folder = pathlib.Path(folder)
     strategy = make_strategy()
@@ -146,7 +106,6 @@ def trainings(folder):
         "synchronous": trained(strategy, synchronous)[1],
         "clipped": trained(strategy, synchronous, global_clipnorm=0.5)[1],
         "saved": saved(model, folder),
-        "growing": growing(strategy),
     }
 
 
@@ -200,10 +159,3 @@ def test_what_servers_saved_goes_on_in_one_process(training, folder, kind):
     model.fit(dataset(), steps_per_epoch=STEPS, verbose=0)
     assert_same(state(model), states[done])
     assert counts(model.optimizer) == 3 * [(done + 1) * STEPS]
-
-
-def test_rows_that_went_begin_anew_with_their_own_optimizer(training):
-    counts = training["growing"]
-    assert counts["evicted"] > 0
-    # Rows of the last steps: those that went have the slots that new ones have.
-    assert 0 < counts["moved"] < 50 == counts["admitted"]

@@ -240,32 +240,6 @@ def test_resource_ops_return_an_operation(kind):
         assert op.outputs == []
 
 
-ROUNDED = {
-    "dense": adam_async_ops.resource_apply_adam_async_rounded,
-    "sparse": adam_async_ops.resource_sparse_apply_adam_async_rounded,
-}
-
-
-@each_kind
-def test_ops_that_round_take_a_count_and_move_slots_as_others_do(kind):
-    """So the ops with DeepRec's names keep DeepRec's inputs."""
-    state = AdamAsync("adam_async", (6, 4), tf.bfloat16)
-    grad, indices = gradient(kind, state)
-    with tf.device("CPU:0"):
-        count = tf.Variable([0], dtype=tf.int64)
-        variables = [tf.Variable(x) for x in state.values.values()]
-    numbers = [tf.constant(state.numbers[name]) for name in state.NAMES]
-    ROUNDED[kind](
-        tfs.ops.StochasticRounding(count),
-        *[x.handle for x in variables],
-        *(*numbers, grad, *([] if indices is None else [indices])),
-    )
-    assert count.numpy() == [-1]
-    expected = state.expected(grad, indices)
-    for name, slot in zip(state.slots, variables[1:], strict=True):
-        np.testing.assert_allclose(slot, expected[name], 5e-6, 5e-6, err_msg=name)
-
-
 def test_a_step_is_taken_on_the_device_of_the_test(device):
     state = AdamAsync("adam_async", (5,))
     variables = state.make()

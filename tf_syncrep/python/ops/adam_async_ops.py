@@ -67,25 +67,16 @@ from tf_syncrep.python.ops.stochastic_rounding import (
     StochasticRounding,
     rounding_inputs,
 )
+from tf_syncrep.python.ops.update_inputs import gradient, handles, scalars, slot_dtype
 
 __all__ = [
     "apply_adam_async",
     "resource_apply_adam_async",
     "resource_sparse_apply_adam_async",
-    "slot_dtype",
     "sparse_apply_adam_async",
 ]
 
 _raw_ops: Any = op_library.load()
-
-
-def slot_dtype(dtype: Any) -> tf.DType:
-    """Returns the dtype of the slots and hyper-parameters of a variable of `dtype`.
-
-    In bfloat16 arithmetic 1 - 0.999 is 0, and in half precision an epsilon of 1e-8 is
-    0. So both have their slots in float32.
-    """
-    return tf.float64 if tf.as_dtype(dtype).base_dtype == tf.float64 else tf.float32
 
 
 def apply_adam_async(
@@ -357,22 +348,3 @@ def resource_sparse_apply_adam_async_rounded(
     return _raw_ops.syncrep_resource_sparse_apply_adam_async_rounded(
         *inputs, **rounding_inputs(rounding), **options
     )
-
-
-def handles(*variables: Any) -> list[Any]:
-    """Returns the resource handle of each variable; handles stay as they are."""
-    return [x.handle if isinstance(x, tf.Variable) else x for x in variables]
-
-
-def gradient(grad: Any, var: Any) -> tf.Tensor:
-    """Returns a gradient as a tensor.
-
-    `grad`: a tensor, or numbers, which take var's dtype if they have none.
-    """
-    hint = var.dtype if isinstance(var, tf.Variable) else None
-    return tf.convert_to_tensor(grad, dtype_hint=hint)
-
-
-def scalars(dtype: tf.DType, *values: Any) -> list[tf.Tensor]:
-    """Returns hyper-parameters as tensors; tensors keep their dtype."""
-    return [tf.convert_to_tensor(value, dtype_hint=dtype) for value in values]

@@ -44,7 +44,8 @@ from tf_syncrep.python.keras.optimizer_slots import (
     variables_of,
 )
 from tf_syncrep.python.keras.parts import optimizers_of
-from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
+from tf_syncrep.python.keras.tables.fixed_tables import Tables
+from tf_syncrep.python.keras.tables.growing.dynamic_tables import DynamicTables
 from tf_syncrep.python.keras.tables.row_slots import (
     RowSlot,
     all_row_slots,
@@ -54,7 +55,6 @@ from tf_syncrep.python.keras.tables.stacked_tables import (
     StackedTables,
     tables_with,
 )
-from tf_syncrep.python.keras.tables.tables import Tables
 from tf_syncrep.python.keras.tables.trainers import refuse_legacy, trainers_of
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.base.arguments import as_python
 from tf_syncrep.python.keras.compat.native import IS_KERAS_3
-from tf_syncrep.python.sync.arguments import as_python
 
 # The attribute in which a model keeps the functions that workers run.
 KEPT = "_tf_syncrep_kept"

@@ -14,7 +14,11 @@ import numpy as np
 
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.tables import misfits, saved_layout
-from tf_syncrep.python.keras.tables.dynamic_tables import RESTS, DynamicTables, Rows
+from tf_syncrep.python.keras.tables.growing.dynamic_tables import (
+    RESTS,
+    DynamicTables,
+    Rows,
+)
 from tf_syncrep.python.keras.tables.row_slots import all_row_slots
 from tf_syncrep.python.keras.tables.setting import being_set
 from tf_syncrep.python.keras.tables.stacked_tables import write_rows

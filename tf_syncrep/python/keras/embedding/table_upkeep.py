@@ -12,8 +12,11 @@ from absl import logging
 from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.embedding.growing_layer import GrowingLayer
 from tf_syncrep.python.keras.parts import optimizers_of
-from tf_syncrep.python.keras.tables.maintenance import maintenance_of, steps_between
-from tf_syncrep.python.keras.tables.table_stats import (
+from tf_syncrep.python.keras.tables.growing.maintenance import (
+    maintenance_of,
+    steps_between,
+)
+from tf_syncrep.python.keras.tables.growing.table_stats import (
     counters_of,
     keys_from_nan,
     sizes_in_training_of,

@@ -23,10 +23,10 @@ import tensorflow as tf
 from tf_syncrep.python.embedding import layout
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.tables import saved_layout
-from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
+from tf_syncrep.python.keras.tables.fixed_tables import Tables
+from tf_syncrep.python.keras.tables.growing.dynamic_tables import DynamicTables
 from tf_syncrep.python.keras.tables.setting import being_set
 from tf_syncrep.python.keras.tables.stacked_tables import StackedTables
-from tf_syncrep.python.keras.tables.tables import Tables
 
 _Of = TypeVar("_Of", bound=StackedTables)
 

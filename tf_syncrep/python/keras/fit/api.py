@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.base.arguments import with_python_numbers
 from tf_syncrep.python.data.work_queue import naming_items
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.checkpoint.ends import with_ends
@@ -26,7 +27,6 @@ from tf_syncrep.python.keras.fit.progress import (
 from tf_syncrep.python.keras.fit.scheduling import ScheduledSteps
 from tf_syncrep.python.keras.sync_replicas.rounds import Rounds
 from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import rounds_of
-from tf_syncrep.python.sync.arguments import with_python_numbers
 
 __all__ = ["evaluate", "fit", "predict"]
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
+from tf_syncrep.python.base.deadline import within
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.compat.position import handing_over, initial_position
 from tf_syncrep.python.keras.fit.batches import NO_BATCHES, Batches
@@ -24,7 +25,6 @@ from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import (
     rounds_of,
 )
 from tf_syncrep.python.keras.training_clock import clock_of
-from tf_syncrep.python.sync.deadline import within
 
 # How long an error waits for executions that still run.
 _END_SECS = 20.0

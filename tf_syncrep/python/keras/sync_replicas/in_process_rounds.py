@@ -8,9 +8,10 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
+from tf_syncrep.python.base import messages
 from tf_syncrep.python.keras.sync_replicas.rounds import Rounds, say_last_round
 from tf_syncrep.python.keras.sync_replicas.targets import Targets
-from tf_syncrep.python.sync import gradient_checks, messages
+from tf_syncrep.python.sync import gradient_checks
 
 # It applies gradients to variables.
 Update = Callable[[Sequence[Any], Sequence[Any]], None]

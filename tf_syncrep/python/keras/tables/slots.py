@@ -10,7 +10,7 @@ import numpy as np
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.optimizer_slots import are_rows, slots_by_variable
 from tf_syncrep.python.keras.tables import misfits
-from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables, Rows
+from tf_syncrep.python.keras.tables.growing.dynamic_tables import DynamicTables, Rows
 from tf_syncrep.python.keras.tables.stacked_tables import trained_by
 
 # These follow the key of a slot, for the keys and uses of the rows of a growing table.

@@ -21,11 +21,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.base import messages
 from tf_syncrep.python.keras.compat import graph_edges
 from tf_syncrep.python.keras.transfers import packing, rows
 from tf_syncrep.python.keras.transfers.dataflow import Dataflow
 from tf_syncrep.python.keras.transfers.tasks import WORKER
-from tf_syncrep.python.sync import messages
 
 # Packing and unpacking a larger tensor would take about as long as the call it saves.
 _LARGEST_BYTES = 256 * 1024

@@ -171,7 +171,8 @@ def test_chief_may_change_the_terms_when_it_opens():
     handle = _gate(quorum=2, total=2)
     ops.sync_gate_open(handle, 0)
     generation = ops.sync_gate_open(
-        *(handle, 0),
+        handle,
+        0,
         quorum=1,
         total=3,
         lease_secs=SHORT_LEASE_SECS,

@@ -50,9 +50,10 @@ has_tf_keras := $(shell test $(tf_minor) -ge 16 && echo yes)
 with_tf_keras := $(and $(has_tf_keras),$(filter tests,$(PYTEST_ARGS)))
 # What depends on the Keras that there is: the rest of tests/keras runs with Keras 2
 # wherever that is TensorFlow's own, in `.ci/run`.
-tf_keras_tests := $(addprefix tests/keras/test_,embedding.py fit.py fit_metrics.py \
-  fit_scheduling.py optimizer_table.py private_names.py sync_replicas_config.py \
-  sync_replicas_parameter_servers.py)
+tf_keras_tests := $(patsubst %,tests/keras/%.py,compat/test_private_names \
+  embedding/test_embedding fit/test_fit fit/test_metrics fit/test_scheduling \
+  optimizers/test_optimizer_table sync_replicas/test_config \
+  sync_replicas/test_parameter_servers)
 # Tests of one file run one after the other, as they share what they start; and files in
 # their order, or those of a single test, which take long, would come last. A test that
 # exceeds its time ends its process; with another one in its place, the run may not end.
@@ -107,11 +108,12 @@ build: $(installed)
 
 # In an environment of its own, which is removed. The tests are some of each topic, those
 # that depend on the versions of TensorFlow and Keras first; they take two minutes.
-WHEEL_TESTS ?= $(patsubst %,tests/%.py,keras/test_private_names keras/test_lazy_optimizers \
-  keras/test_sync_replicas_config keras/test_embedding keras/test_distributed_embedding \
-  keras/test_sync_replicas_parameter_servers ops/test_accumulator_ops \
+WHEEL_TESTS ?= $(patsubst %,tests/%.py,keras/compat/test_private_names \
+  keras/optimizers/test_lazy_optimizers keras/sync_replicas/test_config \
+  keras/embedding/test_embedding keras/embedding/test_distributed_embedding \
+  keras/sync_replicas/test_parameter_servers ops/test_accumulator_ops \
   ops/test_adam_async ops/test_checkpoint_ops ops/test_embedding_ops \
-  ops/test_sync_gate_ops train/test_accumulators train/test_optimizer_checkpoints)
+  ops/test_sync_gate_ops v1/test_accumulators v1/test_optimizer_checkpoints)
 wheel:
 	TF_VERSION=$(TF_VERSION) TENSORFLOW='$(TENSORFLOW)' PYTHON='$(PYTHON)' \
 	  tools/make_wheel.sh $(WHEEL_TESTS)
@@ -209,7 +211,7 @@ gpu:
 # be on PATH.
 gpu_pytest := $(GPU_PYTHON) -m pytest -c tests/gpu/pytest.ini tests/gpu
 # Ends a recipe, and says why, where what it takes is not there.
-unless_missing = missing="$$($(GPU_PYTHON) common/gpu_harness.py $(1))" || {
+unless_missing = missing="$$($(GPU_PYTHON) tests/helpers/gpu_harness.py $(1))" || {
 unless_missing += echo "Left out: $$missing"; exit 0; }
 
 # 5 is pytest's way to say that all was skipped.
@@ -241,7 +243,7 @@ gpu-test-tensorflow:
 	TF_SYNCREP_CUDA=ON \
 	  $(MAKE) build VENV=.venv-gpu TENSORFLOW='tensorflow[and-cuda]'
 	TF_FORCE_GPU_ALLOW_GROWTH=true TF_SYNCREP_WANT_GPU=1 \
-	  .venv-gpu/bin/pytest tests/ops tests/train -k GPU
+	  .venv-gpu/bin/pytest tests/ops tests/v1 -k GPU
 
 gpu-bench:
 	$(GPU_PYTHON) benchmarks/gpu.py --output $(GPU_RESULTS)

@@ -65,7 +65,8 @@ def run(name: str, quick: bool) -> dict[str, Any] | None:
 
 def _measure(name: str, quick: bool, sender) -> None:
     """The body of a measuring process."""
-    sys.path += [str(HERE), str(HERE.parent / "common")]
+    tests = HERE.parent / "tests"
+    sys.path += [str(HERE), str(tests / "helpers"), str(tests / "twins")]
     try:
         benchmark = importlib.import_module(name).BENCHMARK
         sender.send(results.measure(benchmark, quick))

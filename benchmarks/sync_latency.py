@@ -6,7 +6,7 @@ the calls are left. A sample is the time in which each worker makes one step, me
 over a turn; with SyncReplicas that is the time of an update. Without it the same steps
 are made asynchronously. Steps that only take the batch show how much of that is the
 coordinator's scheduling. Hops are counted in the graphs of the functions by
-common/hops.py. Two of them are a round trip; that of the step itself, from the
+tests/helpers/hops.py. Two of them are a round trip; that of the step itself, from the
 coordinator to the worker and back, is not counted.
 """
 

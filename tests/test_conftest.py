@@ -30,7 +30,7 @@ def test_ci_fails_for_want_of_something_that_tests_need(ci, outcome, tmp_path):
     result = subprocess.run(
         [sys.executable, "-m", "pytest", *options, "--continue-on-collection-errors"],
         cwd=tmp_path,
-        env=os.environ | {"CI": ci, "PYTHONPATH": f"{HERE}:{HERE / 'testing'}"},
+        env=os.environ | {"CI": ci, "PYTHONPATH": f"{HERE}:{HERE / 'startup'}"},
         capture_output=True,
         text=True,
     )

@@ -43,7 +43,7 @@ from tf_syncrep.python.version import VERSION as __version__  # noqa: E402
 
 if TYPE_CHECKING:
     from tf_syncrep import data, distribute, keras, ops, train
-    from tf_syncrep.python.train.v1_names import install_v1_names
+    from tf_syncrep.python.v1.v1_names import install_v1_names
 
 __all__ = [
     "__version__",
@@ -84,7 +84,7 @@ def __getattr__(name: str):
     if name in ("data", "distribute", "keras", "ops", "train"):
         return importlib.import_module(f"{__name__}.{name}")
     if name == "install_v1_names":
-        module = importlib.import_module(f"{__name__}.python.train.v1_names")
+        module = importlib.import_module(f"{__name__}.python.v1.v1_names")
         return module.install_v1_names
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -25,26 +25,26 @@ from tf_syncrep.python.keras.fit.install import (
     stand_in_front,
     uninstall_fit,
 )
-from tf_syncrep.python.keras.optimizers.adagrad import Adagrad
-from tf_syncrep.python.keras.optimizers.adam_async import AdamAsync
-from tf_syncrep.python.keras.optimizers.ftrl import FTRL
-from tf_syncrep.python.keras.optimizers.lazy_optimizer import LazyOptimizer
-from tf_syncrep.python.keras.optimizers.rowwise_adagrad import RowwiseAdagrad
-from tf_syncrep.python.keras.optimizers.sgd import SGD
+from tf_syncrep.python.keras.optimizers.rules.adagrad import Adagrad
+from tf_syncrep.python.keras.optimizers.rules.adam_async import AdamAsync
+from tf_syncrep.python.keras.optimizers.rules.ftrl import FTRL
+from tf_syncrep.python.keras.optimizers.rules.lazy_optimizer import LazyOptimizer
+from tf_syncrep.python.keras.optimizers.rules.rowwise_adagrad import RowwiseAdagrad
+from tf_syncrep.python.keras.optimizers.rules.sgd import SGD
 from tf_syncrep.python.keras.optimizers.table_optimizers import TableOptimizers
 from tf_syncrep.python.keras.sidecar_evaluator import Evaluation, SidecarEvaluator
 from tf_syncrep.python.keras.sync_replicas.gradient_accumulation import (
     GradientAccumulation,
 )
 from tf_syncrep.python.keras.sync_replicas.optimizer import SyncReplicas
-from tf_syncrep.python.keras.sync_replicas.sync_report import SyncReport
-from tf_syncrep.python.keras.tables.dynamic import (
+from tf_syncrep.python.keras.sync_replicas.report.sync_report import SyncReport
+from tf_syncrep.python.keras.tables.growing.dynamic import (
     Dynamic,
     LeastFrequent,
     LeastRecent,
     MinCount,
 )
-from tf_syncrep.python.keras.tables.maintenance import maintain_tables
+from tf_syncrep.python.keras.tables.growing.maintenance import maintain_tables
 from tf_syncrep.python.keras.tables.misfits import note_skip_mismatch
 from tf_syncrep.python.keras.transfers.transfers import few_messages
 

@@ -24,7 +24,7 @@ from harness import results
 from harness.benchmark import Measurement, Point, Verdict, describe
 
 ROOT = pathlib.Path(__file__).parents[2]
-sys.path.append(str(ROOT / "common"))
+sys.path += [str(ROOT / "tests" / "helpers"), str(ROOT / "tests" / "twins")]
 
 import gpu_harness as kernels  # noqa: E402
 

@@ -95,7 +95,7 @@ def test_a_wrong_contender_ends_the_run(tmp_path):
     # The twin is compared with steps of another length than the contenders'.
     wrong.write_text(
         "import sys\n"
-        f"sys.path.append({str(BENCHMARKS.parent / 'common')!r})\n"
+        f"sys.path.append({str(BENCHMARKS.parent / 'tests' / 'twins')!r})\n"
         "import adam_async_reference\n"
         "right = adam_async_reference._step_size\n"
         "adam_async_reference._step_size = lambda *a: 1.01 * right(*a)\n"

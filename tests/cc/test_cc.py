@@ -13,7 +13,9 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-PROGRAMS = sorted(path.stem for path in pathlib.Path(__file__).parent.glob("*_test.cc"))
+PROGRAMS = sorted(
+    path.stem for path in pathlib.Path(__file__).parent.rglob("*_test.cc")
+)
 SANITIZER = os.environ.get("TF_SYNCREP_SANITIZER", "")
 # Without a sanitizer, every passing test takes less than a tenth of this.
 PROGRAM_SECS = 900

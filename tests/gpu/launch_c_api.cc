@@ -19,7 +19,7 @@ namespace tf_syncrep {
 namespace {
 
 // A variable, its slots and hyper-parameters; the same as AdamAsync in
-// common/gpu_harness.py.
+// tests/helpers/gpu_harness.py.
 struct Variable {
   int32_t dtype;
   int32_t formula;
@@ -52,7 +52,7 @@ GpuAdamAsync<T> Arguments(const Variable& variable) {
 }
 
 // A pass of a dense sum and its arrays; the same as _DensePass in
-// common/gpu_harness.py.
+// tests/helpers/gpu_harness.py.
 struct Pass {
   int32_t dtype;
   int32_t pass;  // of enum DensePass

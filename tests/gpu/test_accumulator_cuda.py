@@ -1,7 +1,7 @@
 """The CUDA kernel of dense accumulators on a GPU, without TensorFlow.
 
-tests/cc/cuda_accumulator_dense_test.cc runs the same kernel on a CPU. Where there is no
-GPU these tests are skipped, and the reason is printed.
+tests/cc/cuda/cuda_accumulator_dense_test.cc runs the same kernel on a CPU. Where there
+is no GPU these tests are skipped, and the reason is printed.
 """
 
 import gpu_harness as harness

@@ -1,7 +1,7 @@
 """The CUDA kernels of AdamAsync on a GPU, without TensorFlow.
 
-tests/cc/cuda_adam_async_test.cc runs the same kernels on a CPU. Where there is no GPU
-these tests are skipped, and the reason is printed.
+tests/cc/cuda/cuda_adam_async_test.cc runs the same kernels on a CPU. Where there is no
+GPU these tests are skipped, and the reason is printed.
 """
 
 import adam_async_reference as reference

@@ -16,7 +16,7 @@ from rule_numbers import NUMBERS
 from waiting import in_thread
 
 import tf_syncrep as tfs
-from tf_syncrep.python.keras.optimizers import rounding_tf_ops
+from tf_syncrep.python.keras.optimizers.tf_ops import rounding_tf_ops
 from tf_syncrep.python.ops import rule_ops
 
 ADAM = {"lr": 0.05, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-7}

@@ -70,11 +70,7 @@ class Part(TablePart):
         return table_ops.TableStats(*super().stats(table).numpy())
 
     def import_(self, keys, last_uses, counts, table=0):
-        return table_ops.table_import(
-            *(self.index, self.vectors.handle, *self.columns),
-            *(table, keys, last_uses, counts),
-            dtype=self.dtype,
-        )
+        return table_ops.table_import(self, table, keys, last_uses, counts)
 
     def check(self):
         """Compares everything with the twins."""

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "tests/cc/gate_accounting.h"
+#include "tests/cc/gate/gate_accounting.h"
 
 namespace tf_syncrep::simulator {
 namespace {

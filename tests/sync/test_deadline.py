@@ -2,7 +2,7 @@
 
 import threading
 
-from tf_syncrep.python.sync.deadline import within
+from tf_syncrep.python.base.deadline import within
 
 
 def test_a_call_that_returns_has_no_error():

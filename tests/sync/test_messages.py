@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_syncrep.python.sync import messages
+from tf_syncrep.python.base import messages
 
 NUMBERS = {
     "a_scalar": np.int64(-3),

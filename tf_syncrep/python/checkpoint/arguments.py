@@ -7,11 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tf_syncrep.python.sync.arguments import (
-    as_python,
-    check_count,
-    check_positive,
-)
+from tf_syncrep.python.base.arguments import as_python, check_count, check_positive
 
 
 @dataclasses.dataclass(frozen=True)

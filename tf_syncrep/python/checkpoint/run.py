@@ -8,10 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.base.arguments import check_count, check_positive
 from tf_syncrep.python.checkpoint.directory import Directory
 from tf_syncrep.python.checkpoint.engine import Saving
 from tf_syncrep.python.checkpoint.progress import Progress
-from tf_syncrep.python.sync.arguments import check_count, check_positive
 
 _DEFAULT_SECS = 600.0
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tf_syncrep.python.sync.arguments import check_count
+from tf_syncrep.python.base.arguments import check_count
 
 
 def as_items(given: Any) -> np.ndarray | range:

@@ -12,8 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.base.session_loop import SessionLoop
 from tf_syncrep.python.ops import work_queue_ops
-from tf_syncrep.python.sync.session_loop import SessionLoop
 
 # Takes a stream and the ticket of its last item; returns a ticket and an item. All are
 # int64 scalars.

@@ -12,10 +12,10 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from tf_syncrep.python.base.arguments import check_count, check_positive, check_whole
 from tf_syncrep.python.data import session_takes
 from tf_syncrep.python.data.items import as_items, fingerprint
 from tf_syncrep.python.ops import sync_gate_ops, work_queue_ops
-from tf_syncrep.python.sync.arguments import check_count, check_positive, check_whole
 
 # Numbers of the streams, which are a worker's readers.
 _streams = itertools.count()

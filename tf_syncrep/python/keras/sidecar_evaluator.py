@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from tf_syncrep.python.base.arguments import check_count, check_positive
 from tf_syncrep.python.checkpoint.arguments import Options
 from tf_syncrep.python.checkpoint.directory import DamagedError, Directory, Manifest
 from tf_syncrep.python.checkpoint.engine import Engine
@@ -22,8 +23,7 @@ from tf_syncrep.python.keras.checkpoint.checkpoint import has_weights
 from tf_syncrep.python.keras.checkpoint.contents import contents_of
 from tf_syncrep.python.keras.fit.api import evaluate
 from tf_syncrep.python.keras.fit.inputs import made_by
-from tf_syncrep.python.keras.sync_replicas.scalars_writer import SCALARS
-from tf_syncrep.python.sync.arguments import check_count, check_positive
+from tf_syncrep.python.keras.sync_replicas.report.scalars_writer import SCALARS
 
 __all__ = ["Evaluation", "SidecarEvaluator"]
 

@@ -57,7 +57,6 @@ names and the order of the inputs; Dozat, "Incorporating Nesterov Momentum into
 Adam", 2016, for the look-ahead.
 """
 
-import functools
 from typing import Any
 
 import tensorflow as tf
@@ -67,25 +66,20 @@ from tf_syncrep.python.ops.stochastic_rounding import (
     StochasticRounding,
     rounding_inputs,
 )
+from tf_syncrep.python.ops.update_inputs import gradient, handles, scalars, slot_dtype
 
 __all__ = [
     "apply_adam_async",
     "resource_apply_adam_async",
     "resource_sparse_apply_adam_async",
-    "slot_dtype",
     "sparse_apply_adam_async",
 ]
 
 _raw_ops: Any = op_library.load()
 
 
-def slot_dtype(dtype: Any) -> tf.DType:
-    """Returns the dtype of the slots and hyper-parameters of a variable of `dtype`.
-
-    In bfloat16 arithmetic 1 - 0.999 is 0, and in half precision an epsilon of 1e-8 is
-    0. So both have their slots in float32.
-    """
-    return tf.float64 if tf.as_dtype(dtype).base_dtype == tf.float64 else tf.float32
+def __getattr__(name: str) -> Any:
+    return op_library.function(name, ("resource_",))
 
 
 def apply_adam_async(
@@ -242,9 +236,10 @@ def resource_apply_adam_async(
     """
     grad = gradient(grad, var)
     dtype = slot_dtype(grad.dtype)
-    apply = _raw_ops.resource_apply_adam_async
+    apply, counted = _raw_ops.resource_apply_adam_async, {}
     if rounding is not None:
-        apply = functools.partial(resource_apply_adam_async_rounded, rounding)
+        apply = _raw_ops.syncrep_resource_apply_adam_async_rounded
+        counted = rounding_inputs(rounding)
     return apply(
         *handles(var, m, v, beta1_power, beta2_power),
         *scalars(dtype, lr, beta1, beta2, epsilon),
@@ -252,6 +247,7 @@ def resource_apply_adam_async(
         use_locking=bool(use_locking),
         use_nesterov=bool(use_nesterov),
         name=name,
+        **counted,
     )
 
 
@@ -323,9 +319,10 @@ def resource_sparse_apply_adam_async(
     """
     grad = gradient(grad, var)
     dtype = slot_dtype(grad.dtype)
-    apply = _raw_ops.resource_sparse_apply_adam_async
+    apply, counted = _raw_ops.resource_sparse_apply_adam_async, {}
     if rounding is not None:
-        apply = functools.partial(resource_sparse_apply_adam_async_rounded, rounding)
+        apply = _raw_ops.syncrep_resource_sparse_apply_adam_async_rounded
+        counted = rounding_inputs(rounding)
     return apply(
         *handles(var, m, v, beta1_power, beta2_power),
         *scalars(dtype, lr, beta1, beta2, epsilon),
@@ -338,41 +335,5 @@ def resource_sparse_apply_adam_async(
         validate_indices=bool(validate_indices),
         count_empty=bool(count_empty),
         name=name,
+        **counted,
     )
-
-
-def resource_apply_adam_async_rounded(
-    rounding: StochasticRounding, *inputs: Any, **options: Any
-) -> tf.Operation | None:
-    """Makes a dense step and rounds: Syncrep>ResourceApplyAdamAsyncRounded."""
-    return _raw_ops.syncrep_resource_apply_adam_async_rounded(
-        *inputs, **rounding_inputs(rounding), **options
-    )
-
-
-def resource_sparse_apply_adam_async_rounded(
-    rounding: StochasticRounding, *inputs: Any, **options: Any
-) -> tf.Operation | None:
-    """Makes a sparse step and rounds: Syncrep>ResourceSparseApplyAdamAsyncRounded."""
-    return _raw_ops.syncrep_resource_sparse_apply_adam_async_rounded(
-        *inputs, **rounding_inputs(rounding), **options
-    )
-
-
-def handles(*variables: Any) -> list[Any]:
-    """Returns the resource handle of each variable; handles stay as they are."""
-    return [x.handle if isinstance(x, tf.Variable) else x for x in variables]
-
-
-def gradient(grad: Any, var: Any) -> tf.Tensor:
-    """Returns a gradient as a tensor.
-
-    `grad`: a tensor, or numbers, which take var's dtype if they have none.
-    """
-    hint = var.dtype if isinstance(var, tf.Variable) else None
-    return tf.convert_to_tensor(grad, dtype_hint=hint)
-
-
-def scalars(dtype: tf.DType, *values: Any) -> list[tf.Tensor]:
-    """Returns hyper-parameters as tensors; tensors keep their dtype."""
-    return [tf.convert_to_tensor(value, dtype_hint=dtype) for value in values]

@@ -76,11 +76,11 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tf_syncrep.python.ops import op_library
-from tf_syncrep.python.ops.adam_async_ops import gradient, handles, scalars, slot_dtype
 from tf_syncrep.python.ops.stochastic_rounding import (
     StochasticRounding,
     rounding_inputs,
 )
+from tf_syncrep.python.ops.update_inputs import gradient, handles, scalars, slot_dtype
 
 __all__ = [
     "RULES",

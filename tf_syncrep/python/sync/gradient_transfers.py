@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from tf_syncrep.python.sync import gate_placement, messages
+from tf_syncrep.python.base import messages
+from tf_syncrep.python.sync import gate_placement
 
 # For a tensor up to this size the call that fetches it costs more than two copies.
 _SMALL_BYTES = 64 * 1024

@@ -1,6 +1,6 @@
 // The CUDA kernels of AdamAsync, without their launches.
 //
-// nvcc compiles this file, and so does g++ behind tests/cc/cuda_emulation.h,
+// nvcc compiles this file, and so does g++ behind tests/cc/cuda/cuda_emulation.h,
 // where a test runs the kernels on a CPU. Thread blocks have kBlockThreads
 // threads. All grids may have any number of blocks.
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.base.arguments import as_python
 from tf_syncrep.python.keras.optimizers.own_optimizers import checked
 from tf_syncrep.python.keras.optimizers.saved_optimizers import optimizer_from
-from tf_syncrep.python.keras.tables.dynamic import Dynamic, row_initializer
+from tf_syncrep.python.keras.tables.growing.dynamic import Dynamic, row_initializer
 from tf_syncrep.python.keras.tables.row_slots import refuse_unfit
-from tf_syncrep.python.sync.arguments import as_python
 
 COMBINERS = ("sum", "mean", "sqrtn", None)
 _PLACEMENTS = ("auto", "default_device")
@@ -130,7 +130,7 @@ class TableConfig:
         """Makes a table from what `get_config` returned."""
         initializer = tf.keras.initializers.deserialize(config["initializer"])
         size = size_from_json(config["vocabulary_size"])
-        optimizer = config.get("optimizer")  # Older files have none.
+        optimizer = config["optimizer"]
         if isinstance(optimizer, Mapping):
             optimizer = optimizer_from(dict(optimizer))
         return cls(

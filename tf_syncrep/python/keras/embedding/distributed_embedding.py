@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_syncrep.python.base.arguments import as_python
 from tf_syncrep.python.embedding import layout, lookup
 from tf_syncrep.python.embedding.id_weights import flat_weights
 from tf_syncrep.python.embedding.ragged import as_ragged, is_ragged
@@ -33,11 +34,10 @@ from tf_syncrep.python.keras.optimizers.own_optimizers import (
     refuse_other_optimizers,
 )
 from tf_syncrep.python.keras.tables import misfits, saved_layout
-from tf_syncrep.python.keras.tables.dynamic import Dynamic, row_initializer
-from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
+from tf_syncrep.python.keras.tables.fixed_tables import Tables
+from tf_syncrep.python.keras.tables.growing.dynamic import Dynamic, row_initializer
+from tf_syncrep.python.keras.tables.growing.dynamic_tables import DynamicTables
 from tf_syncrep.python.keras.tables.setting import being_set
-from tf_syncrep.python.keras.tables.tables import Tables
-from tf_syncrep.python.sync.arguments import as_python
 
 __all__ = ["DistributedEmbedding"]
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.base.arguments import as_python, check_count
 from tf_syncrep.python.embedding import layout, lookup
 from tf_syncrep.python.keras.cluster import num_parts
 from tf_syncrep.python.keras.embedding import dynamic_files
@@ -17,12 +18,11 @@ from tf_syncrep.python.keras.embedding.ids import (
 )
 from tf_syncrep.python.keras.embedding.tracking import track_dynamic
 from tf_syncrep.python.keras.embedding.weights import reduced
-from tf_syncrep.python.keras.tables.dynamic import Dynamic, row_initializer
-from tf_syncrep.python.keras.tables.dynamic_tables import (
+from tf_syncrep.python.keras.tables.growing.dynamic import Dynamic, row_initializer
+from tf_syncrep.python.keras.tables.growing.dynamic_tables import (
     DynamicTables,
     KeysAndVectors,
 )
-from tf_syncrep.python.sync.arguments import as_python, check_count
 
 
 @tf.keras.utils.register_keras_serializable(package="tf_syncrep")

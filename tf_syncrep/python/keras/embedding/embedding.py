@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.base.arguments import as_python
 from tf_syncrep.python.embedding import layout, lookup
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.cluster import num_parts
@@ -14,9 +15,8 @@ from tf_syncrep.python.keras.embedding.dynamic_embedding import DynamicEmbedding
 from tf_syncrep.python.keras.embedding.ids import as_integers
 from tf_syncrep.python.keras.embedding.tracking import track
 from tf_syncrep.python.keras.embedding.weights import made_again
-from tf_syncrep.python.keras.tables.dynamic import Dynamic
-from tf_syncrep.python.keras.tables.tables import Tables
-from tf_syncrep.python.sync.arguments import as_python
+from tf_syncrep.python.keras.tables.fixed_tables import Tables
+from tf_syncrep.python.keras.tables.growing.dynamic import Dynamic
 
 __all__ = ["Embedding"]
 

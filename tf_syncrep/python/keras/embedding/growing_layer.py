@@ -1,7 +1,7 @@
 """A mixin of layers that may have tables that grow."""
 
-from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
-from tf_syncrep.python.keras.tables.table_stats import with_memory
+from tf_syncrep.python.keras.tables.growing.dynamic_tables import DynamicTables
+from tf_syncrep.python.keras.tables.growing.table_stats import with_memory
 
 
 class GrowingLayer:

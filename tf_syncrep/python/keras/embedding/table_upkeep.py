@@ -12,8 +12,11 @@ from absl import logging
 from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.embedding.growing_layer import GrowingLayer
 from tf_syncrep.python.keras.parts import optimizers_of
-from tf_syncrep.python.keras.tables.maintenance import maintenance_of, steps_between
-from tf_syncrep.python.keras.tables.table_stats import (
+from tf_syncrep.python.keras.tables.growing.maintenance import (
+    maintenance_of,
+    steps_between,
+)
+from tf_syncrep.python.keras.tables.growing.table_stats import (
     counters_of,
     keys_from_nan,
     sizes_in_training_of,
@@ -212,16 +215,7 @@ def with_upkeep(model: Any, callbacks: Any, maintains: bool) -> Any:
     layers = trainer.layers_of(model)
     if not any(isinstance(x, GrowingLayer) and x._growing.sizes for x in layers):
         return callbacks
-    is_list = isinstance(callbacks, tf.keras.callbacks.CallbackList)
-    each = callbacks.callbacks if is_list else tf.nest.flatten(callbacks or [])
-    boards = [x for x in each if isinstance(x, tf.keras.callbacks.TensorBoard)]
+    kind = tf.keras.callbacks.TensorBoard
+    boards = [x for x in trainer.each_callback(callbacks) if isinstance(x, kind)]
     upkeep = TableUpkeep(maintains, [x.log_dir for x in boards])
-    if is_list:
-        # A list notes which hooks its callbacks have when it is made, so that one that
-        # is added later would not be called.
-        return tf.keras.callbacks.CallbackList(
-            [upkeep, *each],
-            model=model,
-            **(getattr(callbacks, "params", None) or {}),
-        )
-    return [upkeep, *each]
+    return trainer.with_callbacks(model, callbacks, before=[upkeep])

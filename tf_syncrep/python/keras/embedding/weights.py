@@ -11,10 +11,10 @@ import tensorflow as tf
 
 from tf_syncrep.python.embedding import layout
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
+from tf_syncrep.python.keras.tables.fixed_tables import Tables
+from tf_syncrep.python.keras.tables.growing.dynamic_tables import DynamicTables
 from tf_syncrep.python.keras.tables.setting import being_set
 from tf_syncrep.python.keras.tables.stacked_tables import StackedTables, tables_with
-from tf_syncrep.python.keras.tables.tables import Tables
 
 
 def show_tables_whole() -> None:
@@ -133,9 +133,7 @@ class _GrowingTable(_Variable):
         self._tables.checked(self._name, (keys, vectors))
 
     def write(self, *arrays: np.ndarray) -> None:
-        keys, uses, vectors = arrays
-        values = [(self._tables.natives_of(self._name), vectors)]
-        self._tables.restore(self._name, keys, uses, values)
+        self._tables.restore(self._name, *arrays)
 
 
 def _instead_of(stock, ours):

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from tf_syncrep.python.base.arguments import check_count, check_number
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.cluster import num_tasks
 from tf_syncrep.python.keras.compat import trainer
@@ -14,7 +15,6 @@ from tf_syncrep.python.keras.embedding.embedding import Embedding
 from tf_syncrep.python.keras.embedding.growing_layer import GrowingLayer
 from tf_syncrep.python.keras.parts import optimizers_of
 from tf_syncrep.python.keras.sync_replicas.optimizer import SyncReplicas
-from tf_syncrep.python.sync.arguments import check_count, check_number
 
 # Tables above this size are worth a warning if each step reads them whole.
 LARGE_TABLE_BYTES = 64 * 2**20

@@ -17,12 +17,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.base.deadline import within
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.compat.graph_edges import only_reads
 from tf_syncrep.python.keras.compat.tracing import ANONYMOUS_NAME, standing_for
 from tf_syncrep.python.keras.parts import parts_of
-from tf_syncrep.python.sync.deadline import within
 
 # How long an error waits for the variables of metrics to get their state.
 _END_SECS = 5.0
@@ -43,11 +43,8 @@ class Metrics:
     """The state of metrics, in this process and on workers."""
 
     def __init__(self, owners: Mapping[Any, str]):
-        """Makes nothing yet.
-
-        `owners`: the name of the metric of each of TensorFlow's variables. The keys are
-        references, since variables cannot be compared.
-        """
+        # The name of the metric of each of TensorFlow's variables. The keys are
+        # references, since variables cannot be compared.
         self._owners = owners
         self._variables = [ref.deref() for ref in owners]
         self._name = f"tf_syncrep_metrics_{uuid.uuid4().hex}"

@@ -9,15 +9,15 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.base.arguments import as_python
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.builds import before_builds
-from tf_syncrep.python.keras.optimizers.adagrad import Adagrad
-from tf_syncrep.python.keras.optimizers.adam_async import AdamAsync
-from tf_syncrep.python.keras.optimizers.ftrl import FTRL
-from tf_syncrep.python.keras.optimizers.rowwise_adagrad import RowwiseAdagrad
-from tf_syncrep.python.keras.optimizers.sgd import SGD
+from tf_syncrep.python.keras.optimizers.rules.adagrad import Adagrad
+from tf_syncrep.python.keras.optimizers.rules.adam_async import AdamAsync
+from tf_syncrep.python.keras.optimizers.rules.ftrl import FTRL
+from tf_syncrep.python.keras.optimizers.rules.rowwise_adagrad import RowwiseAdagrad
+from tf_syncrep.python.keras.optimizers.rules.sgd import SGD
 from tf_syncrep.python.keras.tables.stacked_tables import slabs_with_own_optimizers
-from tf_syncrep.python.sync.arguments import as_python
 
 # These lower-case names mean optimizers of this package, whose steps cost only what a
 # batch touches. All other names mean optimizers of Keras.

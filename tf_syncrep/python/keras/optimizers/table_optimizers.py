@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.base.arguments import as_python, check_positive
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.compat.gradient_sums import sum_equal_rows
 from tf_syncrep.python.keras.optimizers.outer_optimizer import OuterOptimizer, update
@@ -14,7 +15,6 @@ from tf_syncrep.python.keras.optimizers.own_optimizers import (
     own_slabs_of,
 )
 from tf_syncrep.python.keras.optimizers.saved_optimizers import optimizer_from
-from tf_syncrep.python.sync.arguments import as_python, check_positive
 
 __all__ = ["TableOptimizers"]
 

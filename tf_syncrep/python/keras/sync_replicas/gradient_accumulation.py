@@ -4,6 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.base.arguments import check_count
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.sync_replicas.in_process_rounds import InProcessRounds
 from tf_syncrep.python.keras.sync_replicas.rounds import RefusedRounds, Rounds
@@ -11,7 +12,6 @@ from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import (
     ANOTHER,
     RoundsOptimizer,
 )
-from tf_syncrep.python.sync.arguments import check_count
 
 __all__ = ["GradientAccumulation"]
 

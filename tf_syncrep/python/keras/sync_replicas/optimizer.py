@@ -6,9 +6,10 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
+from tf_syncrep.python.base.arguments import as_python, check_count, check_positive
 from tf_syncrep.python.keras import cluster, compat
-from tf_syncrep.python.keras.sync_replicas.cluster_ops import ClusterOps
-from tf_syncrep.python.keras.sync_replicas.cluster_rounds import ClusterRounds
+from tf_syncrep.python.keras.sync_replicas.cluster.cluster_ops import ClusterOps
+from tf_syncrep.python.keras.sync_replicas.cluster.cluster_rounds import ClusterRounds
 from tf_syncrep.python.keras.sync_replicas.in_process_rounds import InProcessRounds
 from tf_syncrep.python.keras.sync_replicas.rounds import (
     Observer,
@@ -19,7 +20,6 @@ from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import (
     ANOTHER,
     RoundsOptimizer,
 )
-from tf_syncrep.python.sync.arguments import as_python, check_count, check_positive
 
 __all__ = ["SyncReplicas"]
 

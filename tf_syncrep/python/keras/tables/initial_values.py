@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_syncrep.python.sync.arguments import as_python
+from tf_syncrep.python.base.arguments import as_python
 
 
 def _classes(*names):

@@ -10,7 +10,7 @@ import numpy as np
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.optimizer_slots import are_rows, slots_by_variable
 from tf_syncrep.python.keras.tables import misfits
-from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables, Rows
+from tf_syncrep.python.keras.tables.growing.dynamic_tables import DynamicTables, Rows
 from tf_syncrep.python.keras.tables.stacked_tables import trained_by
 
 # These follow the key of a slot, for the keys and uses of the rows of a growing table.
@@ -51,8 +51,7 @@ def load(optimizer: Any, store: Any) -> bool:
     Returns whether the store has exactly these arrays; if not, nothing was loaded.
     """
     trained = trained_by(optimizer)
-    # Slots of Keras' own layer are numbered, and so were those of an Embedding in one
-    # part.
+    # Slots of Keras' own layer, in whose place an Embedding may be, are numbered.
     several = [
         x
         for x in trained
@@ -87,7 +86,7 @@ def _load(optimizer, by_name, store):
             if isinstance(tables, DynamicTables):
                 # If the layer was loaded before, its rows stay where they are.
                 of_rows = (np.asarray(store[key + x][...]) for x in (_KEYS, _USES))
-                tables.restore(name, *of_rows, [(slots, value)])
+                tables.restore(name, *of_rows, value, slots)
             else:
                 tables.write(name, value, slots)
             continue

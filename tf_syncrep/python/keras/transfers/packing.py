@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.sync import messages
+from tf_syncrep.python.base import messages
 
 
 def pack(tensors: Sequence[tf.Tensor]) -> tf.Tensor:

@@ -1,0 +1,223 @@
+"""Clusters of real processes for tests, with tasks that can be killed and restarted.
+
+    with clusters.Cluster(num_workers=2, num_ps=1) as cluster:
+        result = programs.run(path, env=cluster.environment())  # As the coordinator.
+        cluster.kill("worker-1")
+
+They consist of the launcher's own parts; their processes come from a fork server. When
+the context is left, and if pytest itself is killed, no process remains.
+"""
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import re
+import signal
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import network_namespaces
+import output_lines
+import programs
+import waiting
+
+from tf_syncrep.python.distribute import local_cluster, script
+from tf_syncrep.python.distribute.cluster import TaskConfig
+from tf_syncrep.python.distribute.readiness import grpc_answers
+from tf_syncrep.python.distribute.task_process import TaskProcess
+
+DEADLINE_SECS = output_lines.DEADLINE_SECS
+
+
+class Cluster:
+    """A place for a chief, and workers and parameter servers on this machine.
+
+    Tasks are named as the launcher names them: "chief", "worker-0", "ps-1". Tasks of
+    the jobs in `serving` serve from the beginning; the test starts the others. `env` is
+    added to the environment of all. Tasks may be in networks of their own, in
+    `namespaces`.
+    """
+
+    def __init__(
+        self,
+        num_workers: int = 1,
+        num_ps: int = 1,
+        chief: bool = True,
+        env: Mapping[str, str] | None = None,
+        serving: Collection[str] = ("worker", "ps"),
+        namespaces: Mapping[str, network_namespaces.Namespace] | None = None,
+    ):
+        """Reserves the ports; the servers start when the context is entered."""
+        self._ports = local_cluster.LocalCluster(num_workers, num_ps, chief)
+        self._namespaces = namespaces or {}
+        tasks = _in_namespaces(self._ports.tasks, self._namespaces)
+        self._tasks = {task.name: task for task in tasks}
+        self._env = os.environ | (env or {})
+        self._serving = serving
+        self._processes: dict[str, TaskProcess | programs.Program] = {}
+        self._lines = {name: output_lines.Lines() for name in self._tasks}
+
+    def __enter__(self) -> "Cluster":
+        try:
+            for name, task in self._tasks.items():
+                if task.task_type in self._serving:
+                    self.start(name)
+            self.wait_until_ready()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for process in self._processes.values():
+            process.send_signal_to_group(signal.SIGKILL)
+        for process in self._processes.values():
+            process.wait()
+        self._ports.close()
+
+    def names(self, job: str) -> list[str]:
+        """Returns the names of a job's tasks."""
+        return [name for name, task in self._tasks.items() if task.task_type == job]
+
+    def address(self, name: str) -> str:
+        """Returns the "host:port" of a task."""
+        return self._tasks[name].address
+
+    def tf_config(self, name: str = "chief") -> str:
+        """Returns the TF_CONFIG of a task, as JSON."""
+        return self._tasks[name].to_json()
+
+    def environment(self, name: str = "chief") -> dict[str, str]:
+        """Returns the whole environment for a process that becomes a task."""
+        return local_cluster.environment(self._tasks[name], self._env)
+
+    def pid(self, name: str) -> int:
+        """Returns the process id of a task that was started."""
+        return self._processes[name].pid
+
+    def status(self, name: str) -> int | None:
+        """None while a task runs; then its status, negative if a signal ended it."""
+        return self._processes[name].status
+
+    def output(self, name: str) -> str:
+        """Returns the output of a task so far, in all of its lives."""
+        return "\n".join(self._lines[name].of())
+
+    def wait_for_output(self, name: str, text: str, occurrence: int = 1) -> None:
+        """Waits until a task has written `text` a number of times."""
+        self._lines[name].wait_for(re.escape(text), occurrence)
+
+    def start(
+        self,
+        name: str,
+        command: Sequence[str] | None = None,
+        from_fork_server: bool = True,
+    ) -> None:
+        """Starts a task that is not running, and does not wait for it.
+
+        By default it runs `tf-syncrep serve`; a command begins with this interpreter.
+        If its end must be an interpreter's own, it does not come from the fork server,
+        and takes some seconds longer.
+        """
+        task = self._tasks[name]
+        if command is None:
+            command = script.server_command("all")
+            environ = local_cluster.server_environment(task, self._env)
+        else:
+            environ = local_cluster.environment(task, self._env)
+
+        on_line = self._lines[name].add
+        if name in self._namespaces:
+            command = [*self._namespaces[name].within, *command]
+        if name in self._namespaces or not from_fork_server:
+            self._processes[name] = TaskProcess(
+                name, command, environ, on_line, on_exit=lambda _: None
+            )
+        else:
+            self._processes[name] = programs.Program(command, environ, on_line)
+
+    def wait_until_ready(self, *names: str) -> None:
+        """Waits until tasks answer; by default all that are running."""
+        for name in names or self._processes:
+            self._wait_until(name, lambda n=name: grpc_answers(self.address(n)))
+
+    def kill(self, name: str, signum: int = signal.SIGKILL) -> None:
+        """Sends a task a signal that ends it, and waits for its end."""
+        self._processes[name].send_signal(signum)
+        self.wait(name)
+
+    def wait(self, name: str, secs: float = DEADLINE_SECS) -> int:
+        """Waits for a task's end; returns its status as a shell gives it."""
+        process = self._processes[name]
+        assert process.wait(secs), f"{name} runs on:\n{self.output(name)}"
+        return process.exit_status
+
+    def suspend(self, name: str) -> None:
+        """Stops a task (SIGSTOP) until `resume`; its connections stay open."""
+        self._processes[name].send_signal(signal.SIGSTOP)
+        self.wait_until_suspended(name)
+
+    def wait_until_suspended(self, name: str) -> None:
+        """Waits until the last thread of a task has stopped, whoever stopped it."""
+        self._wait_until(name, lambda: _all_threads_are_stopped(self.pid(name)))
+
+    def _wait_until(self, name: str, condition: Callable[[], bool]) -> None:
+        """Waits until a condition of a task holds, which has not ended."""
+
+        def has_ended() -> bool:
+            return self._processes[name].status is not None
+
+        def told() -> str:
+            what = "has ended" if has_ended() else "is silent, or was not stopped"
+            return f"{name} {what}:\n{self.output(name)}"
+
+        waiting.until(lambda: has_ended() or condition(), told)
+        assert not has_ended(), told()
+
+    def resume(self, name: str) -> None:
+        """Lets a suspended task go on."""
+        self._processes[name].send_signal(signal.SIGCONT)
+
+    def restart(self, name: str) -> None:
+        """Starts a dead server at its old address and waits until it answers."""
+        self.start(name)
+        self.wait_until_ready(name)
+
+
+def call(
+    function: Callable[..., Any],
+    *args: object,
+    num_workers: int = 2,
+    num_ps: int = 2,
+    env: Mapping[str, str] | None = None,
+) -> Any:
+    """Calls a function as the coordinator of a cluster; otherwise like `programs`'s."""
+    with Cluster(num_workers, num_ps, env=env) as cluster:
+        return programs.call(function, *args, env=cluster.environment())
+
+
+def _in_namespaces(
+    tasks: Sequence[TaskConfig],
+    namespaces: Mapping[str, network_namespaces.Namespace],
+) -> list[TaskConfig]:
+    """Gives tasks the addresses at which they reach each other."""
+    if not namespaces:
+        return list(tasks)
+    (namespace,) = namespaces.values()
+    cluster: dict[str, list[str]] = {}
+    for task in tasks:
+        host = namespace.inside if task.name in namespaces else namespace.outside
+        cluster.setdefault(task.task_type, []).append(f"{host}:{task.port}")
+    return [dataclasses.replace(task, cluster=cluster) for task in tasks]
+
+
+def _all_threads_are_stopped(pid: int) -> bool:
+    files, states = [], set()
+    # Threads and the process itself may end meanwhile; other threads still count.
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        files = list(pathlib.Path(f"/proc/{pid}/task").glob("*/stat"))
+    for file in files:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            states.add(file.read_text().rpartition(")")[2].split()[0])
+    return states == {"T"}

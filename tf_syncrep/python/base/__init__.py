@@ -1,0 +1,1 @@
+"""What all layers above the ops share: arguments, deadlines, waits, messages."""

@@ -1,0 +1,1 @@
+"""Optimizers with ops of their own, one a rule."""

@@ -1,0 +1,1 @@
+"""Rounds on parameter servers: gate, accumulators, the update."""

@@ -1,0 +1,1 @@
+"""What SyncReplicas shows of a training."""

@@ -1,0 +1,351 @@
+"""Checkpoints of `tf.compat.v1` sessions that do not stop the training."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.compat.v1 import logging
+
+from tf_syncrep.python.base import said_waits
+from tf_syncrep.python.checkpoint.arguments import (
+    Options,
+    check_queues,
+)
+from tf_syncrep.python.checkpoint.directory import Directory
+from tf_syncrep.python.checkpoint.engine import Engine, Saving
+from tf_syncrep.python.checkpoint.queues import restore_queues, states_of
+from tf_syncrep.python.checkpoint.run import Run
+from tf_syncrep.python.ops import sync_gate_ops
+from tf_syncrep.python.v1.checkpoint.contents import contents_of_graph
+from tf_syncrep.python.v1.checkpoint.session_calls import SessionCalls
+from tf_syncrep.python.v1.sync_replicas.optimizer import optimizers_of_graph
+
+__all__ = ["CheckpointSaverHook"]
+
+# How often a replica asks whether the chief has restored.
+_ASK_SECS = 0.2
+
+# The graph's collection with the folder of its hook.
+_FOLDERS = "tf_syncrep_checkpoint_folders"
+
+
+class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
+    """Writes checkpoints while training goes on, and continues from the last one.
+
+    Each parameter server writes its own variables to its own files, a few MiB at a
+    time, beside the training. All replicas have the hook. The chief's hook writes the
+    checkpoints, and restores the newest whole one whenever a session is created, also
+    after a parameter server was lost; the other replicas wait for that:
+
+    ```python
+    hook = tfs.train.CheckpointSaverHook("/shared/run1", 600, is_chief=is_chief)
+    with tf.compat.v1.train.MonitoredTrainingSession(
+        master,
+        is_chief=is_chief,
+        hooks=[optimizer.make_session_run_hook(is_chief), hook],
+    ) as session:
+        while not session.should_stop():
+            session.run(train_op)
+    ```
+
+    It replaces `checkpoint_dir` of MonitoredTrainingSession, which must not be given.
+    With a SyncReplicasOptimizer in the graph, a checkpoint shows one moment, between
+    two updates, bit for bit. With none, or more than one, each row of a table is whole
+    if whoever updates it takes its lock, as AdamAsync does, and TensorFlow's optimizers
+    with `use_locking`; but some rows are some steps older than others.
+
+    A full checkpoint `ckpt-7` is one of TensorFlow's, with the names that
+    `tf.compat.v1.train.Saver` uses: a Saver of the graph restores it, and
+    `tf.train.load_checkpoint` reads it. When the chief's session ends in an orderly
+    way, a last checkpoint shows that moment.
+
+    Args:
+        checkpoint_dir: the folder, the same for all tasks, of one training at a time.
+        save_secs: how often to write one, in seconds. By default, if `save_steps` is
+            not given either, every 600 seconds.
+        save_steps: how often to write one, in steps of the global step, instead of
+            `save_secs`. While one is being written, no other is begun.
+        is_chief: whether this replica is the chief.
+        keep: how many to keep. Those on which they build are kept, too, and beside them
+            the newest one if its weights are not finite; no session restores that one.
+        full_every: one checkpoint of this many is full; the others hold only those rows
+            of tables that have changed since the checkpoint before.
+        work_queues: `tfs.data.WorkQueue`s by name, which are saved and restored, too.
+        max_kept_bytes: how much memory a parameter server may use to keep rows that are
+            overwritten before they were written to the files; then updates wait.
+        max_bytes_per_sec: how fast each parameter server may write. By default there is
+            no limit.
+        raise_at_end: whether `end`, and so the session that ends, raises an error if
+            the last checkpoint was not written. By default the log says so, and how
+            many were written.
+
+    Attributes:
+        saving: the last checkpoint that was begun; None before the first one. It has
+            `is_over`, `error` (None if there is none), `wait()`, `bytes_written`,
+            `secs` (how long it took), and `manifest`, which is None until it is
+            complete.
+        restored: the prefix of the checkpoint that was restored last, or None.
+
+    Raises:
+        ValueError: an argument is out of range, or `checkpoint_dir` is a file. In
+            `begin`: the chief cannot write to it, the graph has such a hook already,
+            or a variable has parts that are not ranges of rows. When its session is
+            created: a parameter server cannot write to it, or writes elsewhere.
+    """
+
+    def __init__(
+        self,
+        checkpoint_dir: str | os.PathLike[str],
+        save_secs: float | None = None,
+        save_steps: int | None = None,
+        *,
+        is_chief: bool = True,
+        keep: int = 3,
+        full_every: int = 1,
+        work_queues: Mapping[str, Any] | None = None,
+        max_kept_bytes: int = 256 * 2**20,
+        max_bytes_per_sec: float | None = None,
+        raise_at_end: bool = False,
+    ):
+        self._is_chief = is_chief
+        self._queues = check_queues(work_queues)
+        self._directory = Directory(checkpoint_dir, "checkpoint_dir")
+        self._run = Run(
+            self._directory,
+            logging.error,
+            bool(raise_at_end),
+            save_secs=save_secs,
+            save_steps=save_steps,
+        )
+        self._options = Options(keep, full_every, max_kept_bytes, max_bytes_per_sec)
+        self.saving: Saving | None = None
+        self.restored: str | None = None
+        self._session: Any = None  # the session into which it restored
+        self._beginning: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Builds the ops.
+
+        Raises:
+            ValueError: there is no global step, the graph has such a hook already, a
+                variable has parts that are not ranges of rows, or the chief cannot
+                write to the folder.
+        """
+        self._global_step = tf.compat.v1.train.get_global_step()
+        if self._global_step is None:
+            raise ValueError(
+                "CheckpointSaverHook needs a global step: see "
+                "tf.compat.v1.train.get_or_create_global_step."
+            )
+        folders = tf.compat.v1.get_collection_ref(_FOLDERS)
+        if folders:
+            raise ValueError(
+                "A graph takes one CheckpointSaverHook, and has one with "
+                f"checkpoint_dir={folders[0]!r}. Received another one with "
+                f"checkpoint_dir={self._directory.path!r}"
+            )
+        with tf.device(self._global_step.device):
+            self._step = self._global_step.read_value()
+        self._contents, saver = contents_of_graph()
+        devices = [share.device for share in self._contents.shares]
+        self._is_local = all(
+            tf.DeviceSpec.from_string(device).job is None for device in devices
+        )
+        self._make_marker(devices)
+        folders.append(self._directory.path)
+        if not self._is_chief:
+            return
+        self._directory.check_writable()
+        self._calls = SessionCalls(saver)
+        self._engine = Engine(self._directory, self._calls, self._options)
+        self._engine.prepare(self._contents)
+        optimizers = optimizers_of_graph()
+        self._optimizer = optimizers[0] if len(optimizers) == 1 else None
+        for optimizer in optimizers:
+            # The hook whose session is created first restores.
+            optimizer.before_opening(self._restore)
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """Restores the newest checkpoint, or waits until the chief has restored it.
+
+        Args:
+            session: the new session.
+            coord: its coordinator.
+
+        Raises:
+            ValueError: the newest checkpoint is of another graph.
+            Exception: there are checkpoints, but none is whole; the message says what
+                is wrong with each.
+        """
+        if self._is_chief:
+            self._restore(session)
+        else:
+            line = (
+                "CheckpointSaverHook: this replica waits for the chief's hook, which "
+                f"restores the newest checkpoint in {self._directory.path}, if there "
+                "is one."
+            )
+            with said_waits.said(lambda: line):
+                while not (coord.should_stop() or self._is_marked(session)):
+                    coord.wait_for_stop(_ASK_SECS)
+
+    def before_run(self, run_context: Any) -> Any:
+        """Asks for the global step.
+
+        Args:
+            run_context: unused.
+        """
+        del run_context
+        if self._is_chief:
+            return tf.compat.v1.train.SessionRunArgs(self._step)
+        return None
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Begins a checkpoint if it is time.
+
+        Args:
+            run_context: unused.
+            run_values: the results of the run, among them the global step.
+        """
+        del run_context
+        if not self._is_chief:
+            return
+        if self._is_local and self.saving is not None:
+            # The thread that writes it is in this process, and would end with the
+            # session.
+            self.saving.wait_until_over()
+        step = int(run_values.results)
+        self._run.progress.note(step)
+        if self._run.is_due(step) and not self._is_saving():
+            self._run.begin_interval(step)
+            # It does not happen here: it has to wait for the next update, which may
+            # wait for the chief's own next gradient.
+            self._beginning = threading.Thread(
+                target=self._save, args=(self._moment,), daemon=True
+            )
+            self._beginning.start()
+            if self._is_local and self._optimizer is None:
+                self._beginning.join()
+
+    def end(self, session: Any) -> None:
+        """Writes a last checkpoint, of the end of the training.
+
+        Args:
+            session: the session, before it is closed.
+
+        Raises:
+            Exception: the checkpoint was not written, and `raise_at_end` is set.
+        """
+        if not self._is_chief:
+            return
+        optimizer = self._optimizer
+        if optimizer is not None:
+            # No more gradients will be applied.
+            optimizer.close(session)
+        if self._beginning is not None:
+            self._beginning.join()
+        if self.saving is not None:
+            self.saving.wait_until_over()
+        self._save(lambda function: function())
+        manifest = None
+        if self.saving is not None:
+            self.saving.wait_until_over()
+            self._run.note_failure(self.saving)
+            manifest = self.saving.manifest
+        # Servers outlive this training, and would keep 8 bytes for each row for its
+        # next checkpoint.
+        with contextlib.suppress(tf.errors.OpError, RuntimeError):
+            self._calls.cancel()
+        if manifest is not None:
+            self._run.progress.end(manifest.state["global_step"])
+        else:
+            self._run.end_without_last()
+
+    def _is_saving(self) -> bool:
+        if self._beginning is not None and self._beginning.is_alive():
+            return True
+        saving = self.saving
+        return saving is not None and not saving.is_over
+
+    def _moment(self, function: Callable[[], None]) -> None:
+        if self._optimizer is None:
+            function()
+        else:
+            self._optimizer.between_updates(function)
+
+    def _save(self, moment: Callable[[Callable[[], None]], None]) -> None:
+        """Saves a checkpoint; a failure is logged, and training goes on."""
+        self._run.note_failure(self.saving)
+        session = self._session
+
+        def state() -> dict[str, Any]:
+            return {
+                "global_step": int(session.run(self._step)),
+                "work_queues": states_of(self._queues, session),
+            }
+
+        self.saving = self._run.try_to_save(
+            lambda: self._engine.begin(self._contents, state, moment)
+        )
+
+    def _restore(self, session: Any) -> None:
+        """Restores into a session, once."""
+        if session is self._session:
+            return
+        if self._beginning is not None:
+            self._beginning.join()  # its session does not exist any more
+        self._engine.wait()
+        self._calls.session = session
+        self._engine.check_writable(self._contents)
+        manifest = self._engine.restore(self._contents)
+        step = int(session.run(self._step))
+        if manifest is not None:
+            restore_queues(self._queues, manifest, session)
+            self.restored = self._directory.prefix(manifest.number)
+            logging.warning(
+                "Training goes on from %s, at global step %d: as far as the chief has "
+                "seen, %s.",
+                self.restored,
+                step,
+                self._run.progress.lost_since(manifest, step),
+            )
+        self._session = session
+        self._run.progress.begin(step)
+        self._run.begin_interval(step)
+        session.run(self._mark)
+
+    # --- Replicas that wait for the chief ---
+
+    def _make_marker(self, devices: Sequence[str]) -> None:
+        """Makes variables that tell for which incarnations the chief has restored."""
+        lives = []
+        for device in devices:
+            with tf.device(device):
+                lives.append(sync_gate_ops.task_id()[1])
+        # All replicas find it by its name, whatever the scope in which the hook begins.
+        scope = tf.compat.v1.VariableScope(reuse=tf.compat.v1.AUTO_REUSE)
+        with (
+            tf.device(self._global_step.device),
+            tf.compat.v1.variable_scope(scope, auxiliary_name_scope=False),
+        ):
+            marker = tf.compat.v1.get_variable(
+                "tf_syncrep_checkpoint_restored",
+                initializer=tf.zeros([len(lives)], tf.int64),
+                trainable=False,
+                collections=[],
+                use_resource=True,
+            )
+            now = tf.stack(lives)
+            self._mark = marker.assign(now).op
+            self._marked = tf.reduce_all(tf.equal(marker.read_value(), now))
+
+    def _is_marked(self, session: Any) -> bool:
+        try:
+            return bool(session.run(self._marked))
+        except tf.errors.FailedPreconditionError:  # the variable is not initialized
+            return False

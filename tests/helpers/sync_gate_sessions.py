@@ -37,7 +37,7 @@ class GateSession:
             self._advance = ops.sync_gate_advance(
                 handle, self._generation, self._round, self._step
             )
-            self._close = ops.sync_gate_close(handle)
+            self._close = ops.sync_gate_close(handle, ops.ANY_GENERATION)
             self._stats = ops.sync_gate_stats(handle)
         self.session = tf1.Session(target, graph=graph)
 

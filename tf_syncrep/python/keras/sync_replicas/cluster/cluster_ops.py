@@ -273,7 +273,9 @@ class ClusterOps:
     def cancel_updater(self, generation: tf.Tensor) -> None:
         """Ends the updater's wait."""
         with tf.device(self._device):
-            sync_gate_ops.sync_gate_cancel_updater(self.gate(), generation)
+            sync_gate_ops.sync_gate_cancel_updater(
+                self.gate(), generation, *sync_gate_ops.NO_WORKER
+            )
 
     def configure(self, quorum: int, total: int) -> None:
         """Changes the quorum and the number of workers from the next round on."""

@@ -16,7 +16,7 @@ from tf_syncrep.python.ops import op_library
 #: Stands for the number of the present generation, an integer or a tensor.
 ANY_GENERATION: Any = -1
 #: Stands for no worker, where one may be named.
-NO_WORKER: Any = ("", 0)
+NO_WORKER: Any = {"device": "", "incarnation": 0}
 
 
 def __getattr__(name: str) -> Any:

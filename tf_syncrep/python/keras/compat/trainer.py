@@ -21,10 +21,7 @@ if not IS_KERAS_3:
 
 
 def is_compiled(model: Any) -> bool:
-    """Returns whether `compile` was called.
-
-    Private in Keras 2.
-    """
+    """Returns whether `compile` was called; private in Keras 2."""
     return model.compiled if IS_KERAS_3 else model._is_compiled
 
 
@@ -94,10 +91,7 @@ def are_metrics_built(model: Any) -> bool:
 
 
 def is_optimizer_built(optimizer: Any) -> bool:
-    """Returns whether an optimizer has its variables.
-
-    Private in Keras 2.
-    """
+    """Returns whether an optimizer has its variables; private in Keras 2."""
     return getattr(optimizer, "built" if IS_KERAS_3 else "_built", False)
 
 

@@ -140,7 +140,6 @@ class RoundsOptimizer(OuterOptimizer):
         self._rounds.receive(
             [as_tensors(gradient) for gradient in gradients],
             variables,
-            [compat.native(variable) for variable in variables],
         )
 
     @contextlib.contextmanager

@@ -637,7 +637,7 @@ def test_refused_maintenance_takes_no_turn_of_a_round(monkeypatch):
     other.compile(make(), model.loss, jit_compile=False)
     # The one that says no is asked last.
     asked = [model.optimizer, other.optimizer]
-    monkeypatch.setattr(maintenance, "_trainers_of", lambda tables: asked)
+    monkeypatch.setattr(maintenance, "trainers_of", lambda *tables: asked)
     steps(model, [1])
     steps(other, [2])
     tfs.keras.maintain_tables(model, step=5)

@@ -33,6 +33,11 @@ variables and float32 for all others. In functions that XLA compiles, and on GPU
 the update is made of TensorFlow's own ops, which are slower, are not atomic, and do
 not check that the indices are in range.
 """,
+        "learning_rate": """
+learning_rate: a number of at least 0, or a
+    `tf.keras.optimizers.schedules.LearningRateSchedule`; in Keras 3 also a
+    callable without arguments that returns the rate.
+""",
         "base_arguments": """
 weight_decay: if set, each step subtracts this, times the learning rate, times
     the variable from each variable, also in rows that no gradient names.

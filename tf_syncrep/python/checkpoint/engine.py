@@ -7,6 +7,7 @@ some kilobytes. No row of a table passes through the coordinator.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import re
@@ -29,6 +30,8 @@ _KEYED = "keyed_tables"
 # Tasks are asked how far they got: soon at first, then less often.
 _FIRST_ASK_SECS = 0.02
 _LONGEST_ASK_SECS = 0.5
+# How long a training waits for the folder when a checkpoint begins.
+_FOLDER_SECS = 30.0
 # The errors of reading damaged files.
 _DAMAGE = (
     tf.errors.DataLossError,
@@ -164,7 +167,8 @@ class Engine:
         `state`: called at the moment of the checkpoint; returns what JSON can hold. Its
         entry "not_finite", if there is one, says what is not finite, so that nobody
         goes on from the checkpoint. Raises RuntimeError: another checkpoint is being
-        written. Raises Exception: the checkpoint could not begin.
+        written. Raises TimeoutError: the folder does not answer. Raises Exception: the
+        checkpoint could not begin.
         """
         path = self.directory.path
         with _being_written_lock:
@@ -176,32 +180,60 @@ class Engine:
                 "being written. Give each its own folder, or wait for the first. "
                 f"Received: directory={path!r}"
             )
+        room: concurrent.futures.Future[Any] = concurrent.futures.Future()
         try:
-            return self._begin(contents, state, moment)
+            self.prepare(contents)
+            if contents is not self._contents:
+                self._contents, self._base = contents, None
+            if not self._tidied:
+                self._calls.cancel()
+            room.set_running_or_notify_cancel()
+            threading.Thread(target=self._make_room, args=(room,), daemon=True).start()
+            try:
+                base, number = room.result(_FOLDER_SECS)
+            except concurrent.futures.TimeoutError:
+                raise TimeoutError(
+                    f"{path} has not answered for {_FOLDER_SECS:g} s"
+                ) from None
+            return self._begin(contents, state, moment, base, number)
         except BaseException:
-            _being_written.discard(path)
+            if room.running():
+                # Once the folder answers, what was made there is in the way.
+                room.add_done_callback(self._give_room_up)
+            else:
+                _being_written.discard(path)
             raise
 
-    def _begin(
-        self, contents: Contents, state: Callable[[], dict[str, Any]], moment: Moment
-    ) -> Saving:
-        self.prepare(contents)
-        if contents is not self._contents:
-            self._contents, self._base = contents, None
+    def _make_room(self, room: concurrent.futures.Future[Any]) -> None:
+        """Makes room for the next checkpoint: finds what it builds on, and its number.
+
+        A thread does it, since a folder that hangs must not stop the training.
+        """
         directory = self.directory
-        tf.io.gfile.makedirs(directory.path)
-        if not self._tidied:
-            self._calls.cancel()
-            directory.delete_leftovers()
-            self._tidied = True
-        base, self._base = self._next_base(), None
-        number = directory.next_number()
+        try:
+            tf.io.gfile.makedirs(directory.path)
+            if not self._tidied:
+                directory.delete_leftovers()
+                self._tidied = True
+            base, self._base = self._next_base(), None
+            number = directory.next_number()
+            tf.io.gfile.makedirs(directory.temporary(number))
+            room.set_result((base, number))
+        except BaseException as error:
+            room.set_exception(error)
+
+    def _give_room_up(self, room: concurrent.futures.Future[Any]) -> None:
+        del room
+        self._tidied = False
+        _being_written.discard(self.directory.path)
+
+    def _begin(self, contents, state, moment, base, number) -> Saving:
+        directory = self.directory
         num_shares = len(contents.shares)
         prefixes = [
             f"{directory.temporary(number)}/part-{i:05}-of-{num_shares:05}"
             for i in range(num_shares)
         ]
-        tf.io.gfile.makedirs(directory.temporary(number))
         token = uuid.uuid4().hex
         begun: dict[str, Any] = {}
 
@@ -344,10 +376,6 @@ class Engine:
     def _restore(self, contents: Contents, manifest: Manifest) -> None:
         prefixes = self.directory.check(manifest)
         saved = manifest.state.get(_KEYED, {})
-        if contents.as_saved and any(
-            x.name not in saved for x in contents.keyed_tables
-        ):
-            contents = contents.as_saved(saved)
         # Tables are in the full checkpoint, and all else is in each checkpoint.
         known = {**_shapes(prefixes[0]), **_shapes(prefixes[-1])}
         missing = sorted(contents.names - set(known))

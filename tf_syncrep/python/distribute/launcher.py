@@ -15,13 +15,7 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
-from tf_syncrep.python.distribute import (
-    allow,
-    local_cluster,
-    script,
-    supervision,
-    threads,
-)
+from tf_syncrep.python.distribute import local_cluster, script, supervision, threads
 from tf_syncrep.python.distribute.cluster import EVALUATOR, TaskConfig
 from tf_syncrep.python.distribute.launch_options import LaunchOptions
 from tf_syncrep.python.distribute.output import LogFilter, Output, open_terminal
@@ -312,11 +306,11 @@ class _Run:
         task = self._tasks[name]
         if name in self._servers:
             command = script.server_command(self._options.allow)
-            environ = local_cluster.server_environment(task)
+            make_environment = local_cluster.server_environment
         else:
             command = self._options.command()
-            environ = local_cluster.environment(task)
-        environ = allow.environment(self._options.allow, task, environ)
+            make_environment = local_cluster.environment
+        environ = make_environment(task, allowed=self._options.allow)
         environ = threads.environment(
             self._options.inter_op_threads, self._options.intra_op_threads, environ
         )

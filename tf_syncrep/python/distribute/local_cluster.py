@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 
-from tf_syncrep.python.distribute import ports, proxies
+from tf_syncrep.python.distribute import allow, ports
 from tf_syncrep.python.distribute.cluster import TaskConfig
 
 # The jobs of a cluster in the order in which --base-port numbers their tasks.
@@ -20,11 +20,14 @@ def tasks_of(cluster: Mapping[str, Sequence[str]]) -> list[TaskConfig]:
 
 
 def environment(
-    task: TaskConfig, base: Mapping[str, str] | None = None
+    task: TaskConfig,
+    base: Mapping[str, str] | None = None,
+    allowed: str = allow.ALL,
 ) -> dict[str, str]:
     """Returns the environment of a task's process.
 
-    `base`: the environment to extend; `os.environ` by default.
+    `base`: the environment to extend; `os.environ` by default. `allowed`: who may
+    connect, as in `--allow`.
     """
     environ = dict(os.environ if base is None else base)
     # Each line appears when it is written, and not after 8 KB.
@@ -35,15 +38,17 @@ def environment(
     environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     environ[ports.REUSE_PORT_VARIABLE] = "true"
     environ["TF_CONFIG"] = task.to_json()
-    return proxies.environment(task, environ)
+    return allow.environment(allowed, task, environ)
 
 
 def server_environment(
-    task: TaskConfig, base: Mapping[str, str] | None = None
+    task: TaskConfig,
+    base: Mapping[str, str] | None = None,
+    allowed: str = allow.ALL,
 ) -> dict[str, str]:
     """Returns `environment` for `tf-syncrep serve`, which logs only errors."""
     base = os.environ if base is None else base
-    return environment(task, {"TF_CPP_MIN_LOG_LEVEL": "2"} | dict(base))
+    return environment(task, {"TF_CPP_MIN_LOG_LEVEL": "2"} | dict(base), allowed)
 
 
 class LocalCluster:

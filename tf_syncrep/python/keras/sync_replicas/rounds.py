@@ -89,7 +89,10 @@ class Rounds:
         """Notes that rows of tables are removed now."""
 
     def drop(self) -> int:
-        """Drops the gradients of the open round; returns how many."""
+        """Drops the gradients of the open round; returns how many.
+
+        It is called between two updates.
+        """
         return 0
 
     def add_observer(self, observer: Observer) -> None:

@@ -91,6 +91,16 @@ class ClusterRounds(Updater):
         del num_taken
         return max(0, _num_decided(self._own_stats()) - self._num_before)
 
+    def drop(self) -> int:
+        """Drops the gradients of the open round, and of the permits that are out."""
+        training = self._under_way
+        if training is None or training.error is not None:
+            return 0
+        pending = self._own_stats()["pending"]
+        step = tf.cast(self._iterations.read_value(), tf.int64)
+        training.generation = self._open_fn(step)
+        return pending
+
     def configure(self, quorum: int, total: int) -> None:
         self._ops.at_gate(sync_gate_ops.sync_gate_configure, quorum, total)
 

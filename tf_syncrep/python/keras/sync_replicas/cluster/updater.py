@@ -262,7 +262,7 @@ class Updater(Rounds):
             )
 
     def _run(self, training: _Training, step: int) -> None:
-        generation, stopping = training.generation, training.stopping
+        stopping = training.stopping
         try:
             self._tell_observers(step)
             self._wait_for_targets(training)
@@ -275,7 +275,7 @@ class Updater(Rounds):
                 self._maintenance.run(step)
             while not stopping.is_set():
                 self._serve(training)
-                if _call(self._wait_and_apply_fn, generation, stopping):
+                if _call(self._wait_and_apply_fn, training.generation, stopping):
                     step += 1
                     self._tell_observers(step)
         except BaseException as error:
@@ -293,7 +293,7 @@ class Updater(Rounds):
                 self._fail_fn,
                 tf.constant(tf.errors.INTERNAL),
                 tf.constant(_summary(error)),
-                generation,
+                training.generation,
             )
         finally:
             with self._lock:

@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from tf_syncrep.python.checkpoint.arguments import Options
+from tf_syncrep.python.base.arguments import check_count, check_positive
 from tf_syncrep.python.checkpoint.contents import Contents
 from tf_syncrep.python.checkpoint.directory import DamagedError, Directory, Manifest
 
@@ -42,6 +42,29 @@ _DAMAGE = (
 
 # Calls a function at the moment of a checkpoint, and returns when it has returned.
 Moment = Callable[[Callable[[], None]], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How checkpoints are written.
+
+    `full_every`: every k-th checkpoint is full, and 1 makes all full; the others hold
+    the rows that have changed since the checkpoint before. `max_kept_bytes`: how many
+    bytes of overwritten rows a task may keep. `max_bytes_per_sec`: how fast a task may
+    write; None for no limit.
+    """
+
+    keep: int = 1
+    full_every: int = 1
+    max_kept_bytes: int = 2**28
+    max_bytes_per_sec: float | None = None
+
+    def __post_init__(self):
+        for name in ("keep", "full_every", "max_kept_bytes"):
+            object.__setattr__(self, name, check_count(name, getattr(self, name)))
+        if (speed := self.max_bytes_per_sec) is not None:
+            speed = check_positive("max_bytes_per_sec", speed)
+            object.__setattr__(self, "max_bytes_per_sec", speed)
 
 
 class Calls(Protocol):

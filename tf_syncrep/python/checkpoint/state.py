@@ -1,36 +1,15 @@
-"""Checks of the arguments that Keras' callback and v1's hook have in common."""
+"""What is saved beside variables, as JSON: states of work queues, and users' values."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from typing import Any
 
-from tf_syncrep.python.base.arguments import as_python, check_count, check_positive
+import numpy as np
 
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """How checkpoints are written.
-
-    `full_every`: every k-th checkpoint is full, and 1 makes all full; the others hold
-    the rows that have changed since the checkpoint before. `max_kept_bytes`: how many
-    bytes of overwritten rows a task may keep. `max_bytes_per_sec`: how fast a task may
-    write; None for no limit.
-    """
-
-    keep: int = 1
-    full_every: int = 1
-    max_kept_bytes: int = 2**28
-    max_bytes_per_sec: float | None = None
-
-    def __post_init__(self):
-        for name in ("keep", "full_every", "max_kept_bytes"):
-            object.__setattr__(self, name, check_count(name, getattr(self, name)))
-        if (speed := self.max_bytes_per_sec) is not None:
-            speed = check_positive("max_bytes_per_sec", speed)
-            object.__setattr__(self, "max_bytes_per_sec", speed)
+from tf_syncrep.python.base.arguments import as_python
+from tf_syncrep.python.checkpoint.directory import Manifest
 
 
 def check_queues(queues: Any) -> dict[str, Any]:
@@ -51,6 +30,30 @@ def check_queues(queues: Any) -> dict[str, Any]:
             f"`work_queues` must be WorkQueues by name. Received: work_queues={queues}"
         )
     return dict(queues or {})
+
+
+def states_of(queues: Mapping[str, Any], session: Any = None) -> dict[str, list[int]]:
+    """Returns the states of work queues by their names, as JSON can hold them."""
+    return {
+        name: [int(x) for x in queue.save(session)] for name, queue in queues.items()
+    }
+
+
+def restore_queues(
+    queues: Mapping[str, Any], manifest: Manifest, session: Any = None
+) -> None:
+    """Continues from the states of work queues in a checkpoint.
+
+    Raises ValueError: the checkpoint has no queue of one of the names.
+    """
+    states = manifest.state["work_queues"]
+    for name, queue in queues.items():
+        if name not in states:
+            raise ValueError(
+                "`work_queues` must name queues that are in checkpoint "
+                f"{manifest.number}: {sorted(states)}. Received: {name!r}"
+            )
+        queue.restore(np.array(states[name], np.int64), session)
 
 
 def check_state(state: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -55,35 +55,25 @@ class LocalCluster:
     """A cluster's tasks on reserved ports of this machine."""
 
     def __init__(self, num_workers: int, num_ps: int, chief: bool, base_port: int = 0):
-        """Reserves a port for each task.
-
-        `base_port`: the first of consecutive ports; 0 for any that are free. Raises
-        PortUnavailableError: one of the consecutive ports is in use; the message names
-        the port and the task.
-        """
+        """Reserves a port for each task: from `base_port` on, or any that are free."""
         counts = dict(zip(JOBS, (int(chief), num_workers, num_ps), strict=True))
         self._ports: list[ports.ReservedPort] = []
         cluster: dict[str, list[str]] = {}
-        try:
-            for job in JOBS:
-                for index in range(counts[job]):
-                    number = base_port + len(self._ports) if base_port else 0
+        for job in JOBS:
+            for index in range(counts[job]):
+                number = base_port + len(self._ports) if base_port else 0
+                try:
+                    port = ports.ReservedPort(number)
+                except ports.PortUnavailableError as error:
+                    self.close()
                     name = TaskConfig({}, job, index).name
-                    self._ports.append(_reserved_port(number, name))
-                    cluster.setdefault(job, []).append(self._ports[-1].address)
-        except ports.PortUnavailableError:
-            self.close()
-            raise
+                    message = f"{error}; {name} needs it"
+                    raise ports.PortUnavailableError(message) from None
+                self._ports.append(port)
+                cluster.setdefault(job, []).append(port.address)
         self.tasks = tasks_of(cluster)
 
     def close(self) -> None:
         """Releases all ports."""
         for port in self._ports:
             port.release()
-
-
-def _reserved_port(number: int, name: str) -> ports.ReservedPort:
-    try:
-        return ports.ReservedPort(number)
-    except ports.PortUnavailableError as error:
-        raise ports.PortUnavailableError(f"{error}; {name} needs it") from None

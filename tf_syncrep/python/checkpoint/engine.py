@@ -125,10 +125,7 @@ class Saving:
         return self._over.is_set()
 
     def wait(self) -> Manifest:
-        """Waits until it is complete.
-
-        Raises Exception: it has failed.
-        """
+        """Waits until it is complete; raises the error with which it failed."""
         self.wait_until_over()
         if self.error is not None:
             raise self.error
@@ -160,10 +157,7 @@ class Engine:
         self._tidied = False
 
     def check_writable(self, contents: Contents) -> None:
-        """Checks that all tasks can write to the folder, if it has no checkpoint yet.
-
-        Raises ValueError: a task cannot write there, or writes elsewhere.
-        """
+        """Checks that all tasks can write to the folder, if it has none yet."""
         self.directory.check_writable(
             [share.device for share in contents.shares],
             lambda paths, text: self._calls.write(contents, paths, text),
@@ -362,18 +356,17 @@ class Engine:
     def restore(self, contents: Contents) -> Manifest | None:
         """Restores the newest whole checkpoint whose weights are finite.
 
-        `contents`: the variables to restore; the checkpoint may hold more. Returns the
-        checkpoint's manifest; None if there is no checkpoint, or none that is finite.
-        Raises ValueError: the newest checkpoint lacks a variable, or has another shape
-        for it; or all checkpoints were written by other programs. Raises DamagedError:
-        there are checkpoints, but none is whole.
+        The checkpoint may hold more than the contents. Returns None if there is no
+        checkpoint, or none that is finite. Raises ValueError: the newest checkpoint
+        lacks a variable, or has another shape for it; or all checkpoints were written
+        by other programs. Raises DamagedError: none is whole.
         """
         # Checkpoints that tasks are writing, and their base, belong to the past now.
         self._tidied, self._base = False, None
         damaged = []
         for manifest in reversed(self.directory.manifests()):
+            prefix = self.directory.prefix(manifest.number)
             if manifest.not_finite is not None:
-                prefix = self.directory.prefix(manifest.number)
                 logging.warning(
                     "Checkpoint %s is passed over: %s is not finite.",
                     prefix,
@@ -383,7 +376,6 @@ class Engine:
             try:
                 self._restore(contents, manifest)
             except (DamagedError, *_DAMAGE) as error:
-                prefix = self.directory.prefix(manifest.number)
                 logging.warning("Checkpoint %s cannot be restored: %s", prefix, error)
                 damaged.append(f"{prefix}: {error}")
             else:

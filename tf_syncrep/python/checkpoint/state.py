@@ -13,11 +13,7 @@ from tf_syncrep.python.checkpoint.directory import Manifest
 
 
 def check_queues(queues: Any) -> dict[str, Any]:
-    """Checks the work queues that are saved in checkpoints.
-
-    `queues`: the queues by name, or None for none. Raises ValueError: `queues` is not a
-    dict of work queues by name.
-    """
+    """Checks that what a user gives are work queues by name, or None for none."""
     is_right = queues is None or (
         isinstance(queues, Mapping)
         and all(
@@ -42,10 +38,7 @@ def states_of(queues: Mapping[str, Any], session: Any = None) -> dict[str, list[
 def restore_queues(
     queues: Mapping[str, Any], manifest: Manifest, session: Any = None
 ) -> None:
-    """Continues from the states of work queues in a checkpoint.
-
-    Raises ValueError: the checkpoint has no queue of one of the names.
-    """
+    """Continues from the states of work queues in a checkpoint."""
     states = manifest.state["work_queues"]
     for name, queue in queues.items():
         if name not in states:
@@ -57,11 +50,7 @@ def restore_queues(
 
 
 def check_state(state: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Checks the state that is saved beside variables.
-
-    `state`: values by name; None for nothing. Raises ValueError: JSON cannot hold the
-    state.
-    """
+    """Checks that JSON can hold a user's values by name; None stands for none."""
     try:
         return json.loads(json.dumps(dict(state or {}), default=_number))
     except (TypeError, ValueError) as error:

@@ -298,13 +298,12 @@ class _Run:
 
     def _start(self, name: str) -> None:
         task = self._tasks[name]
-        if name in self._servers:
-            command = script.server_command(self._options.allow)
-            make_environment = local_cluster.server_environment
-        else:
-            command = self._options.command()
-            make_environment = local_cluster.environment
-        environ = make_environment(task, allowed=self._options.allow)
+        serves = name in self._servers
+        allowed = self._options.allow
+        command = self._options.command()
+        if serves:
+            command = script.server_command(allowed)
+        environ = local_cluster.environment(task, allowed=allowed, serves=serves)
         environ = threads.environment(
             self._options.inter_op_threads, self._options.intra_op_threads, environ
         )

@@ -23,32 +23,24 @@ def environment(
     task: TaskConfig,
     base: Mapping[str, str] | None = None,
     allowed: str = allow.ALL,
+    serves: bool = False,
 ) -> dict[str, str]:
     """Returns the environment of a task's process.
 
     `base`: the environment to extend; `os.environ` by default. `allowed`: who may
-    connect, as in `--allow`.
+    connect, as in `--allow`. `serves`: whether it is `tf-syncrep serve`.
     """
     environ = dict(os.environ if base is None else base)
     # Each line appears when it is written, and not after 8 KB.
     environ.setdefault("PYTHONUNBUFFERED", "1")
     # All tasks share the machine's GPUs, if there are any.
     environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
-    # TensorFlow's information hides what the script prints.
-    environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    # TensorFlow's information hides what the script prints; of a server only errors
+    # are wanted.
+    environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if serves else "1")
     environ[ports.REUSE_PORT_VARIABLE] = "true"
     environ["TF_CONFIG"] = task.to_json()
     return allow.environment(allowed, task, environ)
-
-
-def server_environment(
-    task: TaskConfig,
-    base: Mapping[str, str] | None = None,
-    allowed: str = allow.ALL,
-) -> dict[str, str]:
-    """Returns `environment` for `tf-syncrep serve`, which logs only errors."""
-    base = os.environ if base is None else base
-    return environment(task, {"TF_CPP_MIN_LOG_LEVEL": "2"} | dict(base), allowed)
 
 
 class LocalCluster:

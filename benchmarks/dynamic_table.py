@@ -112,47 +112,30 @@ class Growing(Fixed):
         self.keys = tf.Variable(table_ops.table_zeros([rows], tf.int64))
         self.uses = tf.Variable(table_ops.table_zeros([rows, 2], tf.int32))
 
-    @property
-    def columns(self):
-        """The handles of the columns."""
-        return self.keys.handle, self.uses.handle
-
     def fill(self, keys: np.ndarray, last_uses: np.ndarray) -> np.ndarray:
         """Gives keys rows."""
         counts = np.ones(len(keys), np.int32)
-        rows = table_ops.table_import(
-            *(self.index, self.vectors.handle, *self.columns, 0),
-            *(keys, last_uses, counts),
-            dtype=tf.float32,
-        )
-        return rows.numpy()
+        return table_ops.table_import(self, 0, keys, last_uses, counts).numpy()
 
     def find(self, request: tf.Tensor, insert: bool) -> tuple[tf.Tensor, tf.Tensor]:
         """The rows of keys, and their vectors."""
-        return table_ops.table_find(
-            *(self.index, self.vectors.handle, *self.columns, request),
-            insert=insert,
-            shape=self.vectors.shape,
-            dtype=tf.float32,
-        )
+        return table_ops.table_find(self, request, insert=insert)
 
     def train(self, request: tf.Tensor, gradient: tf.Tensor) -> None:
         """A step that looks keys up and moves their rows."""
         rows, _ = self.find(request, insert=True)
-        values, kept = table_ops.table_gradient(
-            self.index, *self.columns, request, rows, gradient, dtype=tf.float32
-        )
+        inputs = self.index, self.keys.handle, self.uses.handle, request, rows, gradient
+        values, kept = table_ops.table_gradient(*inputs, dtype=tf.float32)
         self.apply(values, kept)
 
     def maintain(self, step: int, unused_for: int) -> tf.Tensor:
         """Evicts rows that were not used for so long."""
         return table_ops.table_maintain(
-            *(self.index, self.vectors.handle, *self.columns, step),
-            slots=[self.m.handle, self.v.handle],
-            slot_initials=[0.0, 0.0],
+            self,
+            step,
+            slots=[(self.m, 0.0), (self.v, 0.0)],
             evict=[None],
             unused_for=[unused_for],
-            dtype=tf.float32,
         )
 
 

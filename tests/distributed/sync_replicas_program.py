@@ -25,10 +25,9 @@ from tf_syncrep.python.ops import accumulator_ops, sync_gate_ops
 class Seams:
     """Points of the train op at which a replica can stop itself, and its reports.
 
-    "computing": before its gradient is ready. "admitted": the gate has admitted it, and
-    nothing is pushed. "half_pushed": the first of two pushes was acknowledged, and the
-    second is not begun. "pushed": both were acknowledged. "committed": it counts, and
-    the wait for the next permit begins. The arguments are those of `main`.
+    "computing": before its gradient is ready. "half_pushed": the first of two pushes
+    was acknowledged, and the second is not begun. "committed": it counts, and the wait
+    for the next permit begins. The arguments are those of `main`.
     """
 
     def __init__(self, worker, stop_at, compute_secs, malformed_push):
@@ -66,14 +65,13 @@ class Seams:
         return replaced_ops.replaced(replacements)
 
     def _push(self, push, handle, round_number, *gradient):
-        point = "half_pushed" if self._pushes else "admitted"
         gradient = [
             self._malformed(tensor, place + bool(self._pushes))
             for place, tensor in enumerate(gradient)
         ]
-        with tf.control_dependencies([round_number, *self._pushes]):
-            stop = self.stop(point)
-        with tf.control_dependencies([stop]):
+        with tf.control_dependencies(self._pushes):
+            stops = [self.stop("half_pushed")] if self._pushes else []
+        with tf.control_dependencies(stops):
             self._pushes.append(push(handle, round_number, *gradient))
         return self._pushes[-1]
 
@@ -86,8 +84,7 @@ class Seams:
         return tf.cond(tf.equal(self.number, number), lambda: bad, lambda: tensor)
 
     def _commit(self, commit, handle, generation, round_number, *args):
-        with tf.control_dependencies([self.stop("pushed")]):
-            counts = commit(handle, generation, round_number, *args)
+        counts = commit(handle, generation, round_number, *args)
 
         def record(counts, *numbers):
             if counts:

@@ -15,6 +15,7 @@ import pathlib
 import re
 import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import network_namespaces
 import output_lines
@@ -182,6 +183,18 @@ class Cluster:
         """Starts a dead server at its old address and waits until it answers."""
         self.start(name)
         self.wait_until_ready(name)
+
+
+def call(
+    function: Callable[..., Any],
+    *args: object,
+    num_workers: int = 2,
+    num_ps: int = 2,
+    env: Mapping[str, str] | None = None,
+) -> Any:
+    """Calls a function as the coordinator of a cluster; otherwise like `programs`'s."""
+    with Cluster(num_workers, num_ps, env=env) as cluster:
+        return programs.call(function, *args, env=cluster.environment())
 
 
 def _in_namespaces(

@@ -20,6 +20,17 @@ def native(variable: Any) -> tf.Variable:
     return variable.value if is_keras else variable
 
 
+def variables_of(optimizer: Any) -> list[Any]:
+    """Returns those of an optimizer, which are a method's result in Keras 2."""
+    found = optimizer.variables
+    return list(found if isinstance(found, list | tuple) else found())
+
+
+def all_variables(model: Any) -> list[Any]:
+    """Returns the variables of a model and of its optimizer."""
+    return [*model.variables, *variables_of(model.optimizer)]
+
+
 def update(
     optimizer: Any, variables: Any, compute_loss: Callable[[], Any], **options: Any
 ) -> Any:
@@ -112,3 +123,16 @@ def make_two_cpus() -> None:
     (cpu,) = tf.config.list_physical_devices("CPU")
     logical = [tf.config.LogicalDeviceConfiguration() for _ in range(2)]
     tf.config.set_logical_device_configuration(cpu, logical)
+
+
+class Counter(tf.keras.layers.Layer):
+    """Counts its calls by itself."""
+
+    def build(self, _):
+        self.counted = self.add_weight(
+            shape=(), initializer="zeros", trainable=False, name="counted"
+        )
+
+    def call(self, x):
+        self.counted.assign_add(1.0)
+        return x

@@ -14,7 +14,6 @@ from typing import Any
 import clusters
 import numpy as np
 import programs
-import pytest
 import sync_accounting
 import sync_replicas_twin as twin
 
@@ -22,19 +21,10 @@ _PROGRAM = (
     pathlib.Path(__file__).parents[1] / "distributed" / "sync_replicas_program.py"
 )
 CHIEF = "worker-0"
-# The points at which a replica can stop itself (see `Seams` of the program), and those
-# between which its gradient is admitted: it may have reached some variables and not
-# others.
-ADMITTED = ("admitted", "half_pushed", "pushed")
-# Parameters of tests. For the gate an admitted replica is the same whether it has
-# pushed nothing, a half or all; a half is the hardest case.
-POINT_PARAMETERS = [
-    "computing",
-    pytest.param("admitted", marks=pytest.mark.soak),
-    "half_pushed",
-    pytest.param("pushed", marks=pytest.mark.soak),
-    "committed",
-]
+# Where real replicas are lost: with a permit, and with a gradient that has reached some
+# variables and not others. All other points, see `Seams` of the program, are the gate's
+# alone, and tests/cc/gate and the simulator lose replicas there.
+POINTS = ("computing", "half_pushed")
 
 # Pairs of a worker and the number of its batch, by generation and round.
 Rounds = dict[tuple[int, int], list[tuple[int, int]]]

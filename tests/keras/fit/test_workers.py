@@ -12,13 +12,12 @@ import clusters
 import fit_scenarios
 import keras_variants
 import numpy as np
-import programs
 import pytest
 import sync_accounting
 import tensorflow as tf
+from compat import traced_functions
 from keras_sync_replicas import make_strategy
 from programs import error_of
-from traced_functions import traced_functions
 
 import tf_syncrep as tfs
 
@@ -405,8 +404,7 @@ def trainings():
 
 @pytest.fixture(scope="module")
 def training():
-    with clusters.Cluster(num_workers=3, num_ps=2) as cluster:
-        return programs.call(trainings, env=cluster.environment())
+    return clusters.call(trainings, num_workers=3)
 
 
 @pytest.mark.parametrize(

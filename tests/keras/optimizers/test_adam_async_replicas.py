@@ -1,16 +1,70 @@
 """AdamAsync under strategies that have several replicas, in one process or in two."""
 
+from collections.abc import Callable
+from typing import Any
+
 import clusters
 import keras_variants
 import numpy as np
 import programs
 import pytest
-import replica_steps
 import tensorflow as tf
 
 import tf_syncrep as tfs
 
 pytestmark = pytest.mark.ci
+
+STEPS = 3
+
+
+def make_variables() -> list[tf.Variable]:
+    return [tf.Variable(tf.ones([5, 2])), tf.Variable(tf.ones([3]))]
+
+
+def gradients() -> tuple[tf.IndexedSlices, tf.Tensor]:
+    """A sparse and a dense gradient of this replica."""
+    replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+    size = tf.cast(replica + 1, tf.float32)
+    rows, shape = tf.stack([replica, 3]), tf.constant([5, 2])
+    return tf.IndexedSlices(size * tf.ones([2, 2]), rows, shape), size * tf.ones([3])
+
+
+def whole_gradients() -> tuple[tf.IndexedSlices, tf.Tensor]:
+    """The sum of both replicas' gradients."""
+    values = tf.constant([[1.0, 1.0], [1.0, 1.0], [2.0, 2.0], [2.0, 2.0]])
+    rows, shape = tf.constant([0, 3, 1, 3]), tf.constant([5, 2])
+    return tf.IndexedSlices(values, rows, shape), 3.0 * tf.ones([3])
+
+
+def train_alone(optimizer: Any) -> list[tf.Variable]:
+    """Makes the steps without a strategy, with the sum of the gradients."""
+    variables = make_variables()
+    for _ in range(STEPS):
+        optimizer.apply_gradients(zip(whole_gradients(), variables, strict=True))
+    return variables
+
+
+def make_steps(
+    strategy: Any, context: str, optimizer: Any, variables: Any, wrap: Callable
+) -> None:
+    """Makes the steps in replicas; outside of them; or with the "whole" gradients."""
+
+    def update(*grads):
+        optimizer.apply_gradients(zip(grads, variables, strict=True))
+
+    @wrap
+    def step():
+        if context == "replica":
+            strategy.run(lambda: update(*gradients()))
+        elif context == "cross_replica":
+            update(*strategy.run(gradients))
+        else:
+            update(*whole_gradients())
+
+    with strategy.scope():
+        for _ in range(STEPS):
+            step()
+
 
 CONTEXTS = ("replica", "cross_replica")
 DEVICES = ["CPU:0", "CPU:1"]
@@ -41,12 +95,12 @@ def copies(strategy, variable):
 def train(strategy, context, options, wrap):
     """Three steps; returns the variables and the number of steps."""
     with strategy.scope():
-        variables = replica_steps.make_variables()
+        variables = make_variables()
         optimizer = tfs.keras.AdamAsync(0.25, **options)
         # In replicas, the first step makes the slots.
         if context != "replica":
             optimizer.build(variables)
-    replica_steps.train(strategy, context, optimizer, variables, wrap)
+    make_steps(strategy, context, optimizer, variables, wrap)
     return {
         "values": [x.numpy().tolist() for x in variables],
         "iterations": int(optimizer.iterations.numpy()),
@@ -61,22 +115,6 @@ def train_all(strategy, contexts, all_options, wrap):
             for option, options in all_options.items()
         }
         for context in contexts
-    }
-
-
-def fit(strategy):
-    """Model.fit: the losses, and the copies of all variables."""
-    with strategy.scope():
-        model = keras_variants.small_model()
-        optimizer = tfs.keras.AdamAsync(keras_variants.slow_decay(0.05))
-        model.compile(optimizer=optimizer, loss="mse")
-    words, targets = keras_variants.small_data()
-    history = model.fit(words, targets, batch_size=16, epochs=10, verbose=0)
-    trained = [*model.trainable_variables, *model.optimizer.variables]
-    return {
-        "losses": history.history["loss"],
-        "iterations": int(model.optimizer.iterations.numpy()),
-        "copies": [copies(strategy, x) for x in trained],
     }
 
 
@@ -98,17 +136,15 @@ def trained(is_function, all_options):
         ),
     ):
         result[name] = train_all(strategy, (*CONTEXTS, "whole"), all_options, wrap)
-        if is_function:
-            result[name]["fit"] = fit(strategy)
     return result
 
 
 def train_v1(strategy):
     """Three steps of the v1 optimizer; returns the variables of this task."""
     with strategy.scope():
-        variables = replica_steps.make_variables()
+        variables = make_variables()
     optimizer = tfs.train.AdamAsyncOptimizer(0.25)
-    replica_steps.train(strategy, "replica", optimizer, variables, tf.function)
+    make_steps(strategy, "replica", optimizer, variables, tf.function)
 
     def state_of(variable):
         names = optimizer.get_slot_names()
@@ -167,7 +203,7 @@ def run_eagerly():
 
 
 def assert_trained(report, options):
-    expected = replica_steps.train_alone(tfs.keras.AdamAsync(0.25, **options))
+    expected = train_alone(tfs.keras.AdamAsync(0.25, **options))
     for got, want in zip(report["values"], expected, strict=True):
         np.testing.assert_allclose(got, want.numpy(), rtol=1e-5)
     assert report["iterations"] == 3
@@ -212,17 +248,9 @@ def test_variables_and_slots_stay_identical(training, strategy, context, option)
 
 
 def test_v1_optimizer_sums_gradients_and_keeps_both_tasks_identical(tasks):
-    variables = replica_steps.train_alone(tfs.train.AdamAsyncOptimizer(0.25))
+    variables = train_alone(tfs.train.AdamAsyncOptimizer(0.25))
     first, second = (task["v1"] for task in tasks)
     for (value, *_), expected in zip(first, variables, strict=True):
         np.testing.assert_allclose(value, expected.numpy(), rtol=1e-5)
     assert first == second
     assert [len(state) for state in first] == [5, 5]
-
-
-@in_one_process
-def test_fit_learns(in_functions, strategy):
-    fit = in_functions[strategy]["fit"]
-    assert fit["losses"][-1] < fit["losses"][0] / 2
-    assert fit["iterations"] == 40
-    assert all(x[0] == x[-1] for x in fit["copies"])

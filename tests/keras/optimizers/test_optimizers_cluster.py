@@ -144,37 +144,6 @@ def train_v1(strategy, coordinator):
     return [report_on(variable) for variable in variables]
 
 
-def train_custom_loop(strategy, coordinator):
-    """A model's own gradients in a scheduled loop, with all of Keras's extras."""
-    words, targets = map(tf.constant, keras_variants.small_data())
-    with strategy.scope():
-        model = keras_variants.small_model()
-        optimizer = tfs.keras.AdamAsync(
-            keras_variants.slow_decay(0.05),
-            global_clipnorm=5.0,
-            weight_decay=1e-4,
-            use_ema=True,
-            ema_overwrite_frequency=20,
-        )
-        optimizer.build(model.trainable_variables)
-
-    @tf.function
-    def step():
-        def run():
-            return keras_variants.update(
-                optimizer,
-                model.trainable_variables,
-                lambda: tf.reduce_mean((model(words, training=True) - targets) ** 2),
-            )
-
-        return strategy.run(run)
-
-    losses = [coordinator.schedule(step) for _ in range(60)]
-    coordinator.join()
-    losses = [float(x.fetch()) for x in losses]
-    return {"losses": losses, "iterations": int(optimizer.iterations.numpy())}
-
-
 def train_unbuilt(strategy, coordinator, name):
     """TensorFlow's tutorial, in which optimizers make their slots in the first step."""
     with strategy.scope():
@@ -217,7 +186,6 @@ def trained(num_parts):
         "unbuilt": {
             name: train_unbuilt(strategy, coordinator, name) for name in UNBUILT
         },
-        "custom_loop": train_custom_loop(strategy, coordinator),
         "v1": train_v1(strategy, coordinator),
     }
 
@@ -322,12 +290,6 @@ def test_slots_made_in_the_first_step_are_beside_their_variables(training, name)
     assert len({device for _, device in unbuilt["variables"]}) == 2
     assert all("/job:ps/" in device for _, device in unbuilt["slots"])
     assert unbuilt["updates"] == (8 if name == "adam_async" else 4)
-
-
-def test_custom_loop_learns_with_clipping_decay_and_averages(training):
-    losses = training[1]["custom_loop"]["losses"]
-    assert training[1]["custom_loop"]["iterations"] == len(losses) == 60
-    assert np.mean(losses[-5:]) < np.mean(losses[:5]) / 2
 
 
 def test_v1_optimizer_loses_no_step_of_any_worker(training):

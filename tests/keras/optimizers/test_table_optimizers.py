@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 from combinations import thinned
 from keras_variants import IS_KERAS_3
+from same import assert_same
 
 import tf_syncrep as tfs
 from tf_syncrep.python.keras.optimizers.own_optimizers import OwnOptimizer
@@ -70,11 +71,6 @@ def state(model):
     return {**model.tables(), "kernel": model.dense.get_weights()[0]}
 
 
-def assert_equal(actual, expected):
-    for name, value in expected.items():
-        np.testing.assert_array_equal(actual[name], value, err_msg=name)
-
-
 def assert_moved(model, initial=None):
     for name, table in (initial or models.initial_tables()).items():
         assert not np.allclose(model.tables()[name], table, atol=1e-3), name
@@ -109,14 +105,14 @@ def test_trains_as_optimizers_by_hand_do(pair):
     model = make(own(pair), tfs.keras.TableOptimizers(model_of_all()))
     for step in range(STEPS):
         models.train_on_batch(model, *models.batch(EXAMPLES, step))
-    assert_equal(state(model), state(expected))
+    assert_same(state(model), state(expected))
     assert_moved(model)
     assert [int(x.iterations) for x in model.optimizer.all_optimizers()] == 3 * [STEPS]
     # The averages are taken over at the end of `fit`, by each for its own.
     model.optimizer.finalize_variable_values(model.trainable_variables)
     for optimizer, group in zip(by_hand, groups_of(expected), strict=True):
         optimizer.finalize_variable_values(group)
-    assert_equal(state(model), state(expected))
+    assert_same(state(model), state(expected))
 
 
 def test_trains_in_fit_as_by_hand():
@@ -127,8 +123,7 @@ def test_trains_in_fit_as_by_hand():
     ids = {k: np.concatenate([x[k] for x, _ in batches]) for k in batches[0][0]}
     targets = np.concatenate([y for _, y in batches])
     model.fit(ids, targets, batch_size=EXAMPLES, shuffle=False, verbose=0)
-    for name, value in state(expected).items():
-        np.testing.assert_allclose(state(model)[name], value, rtol=1e-5, atol=1e-6)
+    assert_same(state(model), state(expected), 1e-5)
     assert int(model.optimizer.iterations) == STEPS
 
 
@@ -169,7 +164,7 @@ def test_loss_scale_is_that_of_all_gradients():
         for step in range(STEPS):
             model.train_on_batch(*models.batch(EXAMPLES, step))
         results.append(state(model))
-    assert_equal(*results)
+    assert_same(*results)
 
 
 def around(kind, optimizer):
@@ -194,8 +189,7 @@ def test_other_optimizers_go_around_it(kind):
         expected.train_on_batch(*batch)
         for _ in range(STEPS // updates):
             model.train_on_batch(*batch)
-    for name, value in state(expected).items():
-        np.testing.assert_allclose(state(model)[name], value, rtol=1e-5, atol=1e-6)
+    assert_same(state(model), state(expected), 1e-5)
     assert int(optimizer.iterations) == updates
     assert_moved(model)
 
@@ -305,7 +299,7 @@ def test_an_optimizer_that_knows_nothing_of_it_is_refused_before_a_step(other, l
         r"trained by tfs.keras.TableOptimizers\(optimizer\)",
     ):
         step(*models.batch(EXAMPLES))
-    assert_equal(model.tables(), models.initial_tables())
+    assert_same(model.tables(), models.initial_tables())
 
 
 def test_a_table_that_does_not_train_needs_no_optimizer():
@@ -313,7 +307,7 @@ def test_a_table_that_does_not_train_needs_no_optimizer():
     model.embedding.trainable = False
     model.compile(tfs.keras.SGD(0.5), loss="mse")
     model.fit(*models.batch(EXAMPLES), verbose=0)
-    assert_equal(model.tables(), models.initial_tables())
+    assert_same(model.tables(), models.initial_tables())
 
 
 @pytest.mark.parametrize(
@@ -428,11 +422,11 @@ def test_training_goes_on_from_what_was_saved_as_if_never_stopped(kind, pair, tm
     for step in range(STEPS):
         models.train_on_batch(model, *models.batch(EXAMPLES, step))
     saved_and_loaded(kind, model, other, tmp_path)
-    assert_equal(state(other), state(model))
+    assert_same(state(other), state(model))
     for step in range(STEPS, 2 * STEPS):
         for x in (model, other):
             models.train_on_batch(x, *models.batch(EXAMPLES, step))
-    assert_equal(state(other), state(model))
+    assert_same(state(other), state(model))
     assert int(other.optimizer.iterations) == 2 * STEPS
 
 
@@ -466,6 +460,5 @@ def test_a_model_in_a_file_goes_on_with_its_optimizers(kind, tmp_path):
     for step in range(1, STEPS):
         for x in (model, other):
             x.train_on_batch(*models.batch(EXAMPLES, step))
-    for actual, expected in zip(other.get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_array_equal(actual, expected)
+    assert_same(other.get_weights(), model.get_weights())
     assert int(other.optimizer.iterations) == STEPS

@@ -17,7 +17,6 @@ import clusters
 import keras_sync_replicas as helpers
 import keras_variants
 import numpy as np
-import programs
 import pytest
 import sync_accounting
 import tensorflow as tf
@@ -355,8 +354,7 @@ def results(request):
     )
     runs_all = keras_variants.IS_KERAS_3 or is_night
     left_out = () if runs_all else WITH_KERAS_2_BY_NIGHT
-    with clusters.Cluster(num_workers=NUM_WORKERS, num_ps=2) as cluster:
-        return programs.call(trained, left_out, env=cluster.environment())
+    return clusters.call(trained, left_out, num_workers=NUM_WORKERS)
 
 
 @pytest.mark.parametrize(

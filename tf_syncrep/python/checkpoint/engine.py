@@ -391,10 +391,6 @@ class Engine:
     def _restore(self, contents: Contents, manifest: Manifest) -> None:
         prefixes = self.directory.check(manifest)
         saved = manifest.state.get(_KEYED, {})
-        if contents.as_saved and any(
-            x.name not in saved for x in contents.keyed_tables
-        ):
-            contents = contents.as_saved(saved)
         # Tables are in the full checkpoint, and all else is in each checkpoint.
         known = {**_shapes(prefixes[0]), **_shapes(prefixes[-1])}
         missing = sorted(contents.names - set(known))

@@ -101,10 +101,13 @@ def embedding_rows(
 
 def are_embedding_rows(rows: Any) -> bool:
     """Returns whether a tensor comes from an op that returns distinct rows."""
-    return tf.is_symbolic_tensor(rows) and rows.op.type in (
-        "Syncrep>EmbeddingRows",
-        "Syncrep>TableGradient",
-    )
+    if not tf.is_symbolic_tensor(rows):
+        return False
+    op = rows.op
+    if op.type == "Syncrep>TableGradient":
+        # They are the rows of the keys in a request, which may be made by hand.
+        op = op.inputs[3].op
+    return op.type in ("Syncrep>EmbeddingRows", "Syncrep>TableRequests")
 
 
 def embedding_gather(

@@ -20,7 +20,7 @@ from __future__ import annotations
 import collections
 import functools
 import re
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -46,27 +46,20 @@ from tf_syncrep.python.keras.optimizer_slots import (
 from tf_syncrep.python.keras.parts import optimizers_of
 from tf_syncrep.python.keras.tables.fixed_tables import Tables
 from tf_syncrep.python.keras.tables.growing.dynamic_tables import DynamicTables
-from tf_syncrep.python.keras.tables.row_slots import (
-    RowSlot,
-    all_row_slots,
-    row_slots,
-)
+from tf_syncrep.python.keras.tables.row_slots import RowSlot, row_slots
 from tf_syncrep.python.keras.tables.stacked_tables import (
     StackedTables,
     tables_with,
 )
-from tf_syncrep.python.keras.tables.trainers import refuse_legacy, trainers_of
+from tf_syncrep.python.keras.tables.trainers import refuse_legacy
 
 
-def contents_of(
-    model: Any, with_optimizers: bool = True, saved: Collection[str] = ()
-) -> Contents:
+def contents_of(model: Any, with_optimizers: bool = True) -> Contents:
     """Finds the contents of a model's checkpoint.
 
-    `model`: a built model; if it is compiled, its optimizer is built, too. `saved`: the
-    names of the tables that grow in a checkpoint to restore.
+    `model`: a built model; if it is compiled, its optimizer is built, too.
     """
-    contents = Contents(as_saved=functools.partial(contents_of, model, with_optimizers))
+    contents = Contents()
     variables = _variables_of(model)
     optimizers = list(optimizers_of(model)) if with_optimizers else []
     if with_optimizers and getattr(model, "optimizer", None) is not None:
@@ -84,11 +77,11 @@ def contents_of(
         for key, found in slots_by_variable(optimizer, variables).items():
             slots.setdefault(key, {}).update(found)
     renamed = _names_by_order(model)
-    of_rows: dict[int, dict[str, RowSlot]] = {}
+    of_rows: dict[int, list[RowSlot]] = {}
     for tables in tables_with(DynamicTables, [compat.native(v) for v in variables]):
         of_rows |= row_slots(optimizers, tables)
     trained = {id(compat.native(v)) for v in model.trainable_variables}
-    _add_variables(contents, variables, renamed, slots, of_rows, trained, saved)
+    _add_variables(contents, variables, renamed, slots, of_rows, trained)
     states = list(trainer.random_states(model))
     for name, (_, state) in _by_name(
         states, lambda x: renamed.get(x[0].name, x[0].name)
@@ -106,25 +99,9 @@ def contents_of(
     return contents
 
 
-def _as_saved(name: str, saved: Collection[str]) -> str:
-    """Returns the name in a checkpoint of a table that is the only one of its layer.
-
-    In older ones the last component is the layer's name, whatever Keras made it.
-    """
-    within = name.rsplit("/", 1)[0]
-    # Layers of one name have numbers.
-    found = {re.sub(r"#\d+$", "", x) for x in saved if x.rsplit("/", 1)[0] == within}
-    return found.pop() if name not in saved and len(found) == 1 else name
-
-
-def _free_all(tables: DynamicTables, part: Any, own: Iterable[RowSlot]) -> None:
+def _free_all(tables: DynamicTables, part: Any) -> None:
     """Frees all rows of a part, in the slots of other models' optimizers, too."""
-    slots = {id(x.variable): x for x in own}
-    for optimizer in trainers_of(tables):
-        if not any(id(compat.native(x)) in slots for x in variables_of(optimizer)):
-            others = all_row_slots([optimizer], tables).get(id(part.vectors), [])
-            slots |= {id(x.variable): x for x in others}
-    tables.reset(part, [*slots.values()])
+    tables.reset(part, tables.row_slots(part))
 
 
 def _add_variables(
@@ -134,7 +111,6 @@ def _add_variables(
     slots: Any,
     of_rows: Any,
     trained: Container[int],
-    saved: Collection[str],
 ) -> None:
     """Adds variables; tables are added in the place of their first part."""
     natives = [compat.native(v) for v in variables]
@@ -153,8 +129,6 @@ def _add_variables(
         elif id(tables) not in named:
             within = path.rsplit("/", 1)[0] if tables.named_by_layer else "tables"
             names = {x: f"{within}/{tables.key_in_files(x)}" for x in tables.by_name}
-            if tables.named_by_layer:
-                names = {x: _as_saved(name, saved) for x, name in names.items()}
             named[id(tables)] = tables, names
     flat = [(keys, x) for _, keys in named.values() for x in keys]
     for name, (keys, x) in list(_by_name(flat, lambda pair: pair[0][pair[1]])):
@@ -211,10 +185,9 @@ def _add_dynamic_slab(
     parts = tables.parts(slab)
     groups = []
     for part in parts:
-        by_rows = of_rows[id(part.vectors)]
-        beside = [slot.variable for slot in by_rows.values()]
-        groups.append((part.vectors, part.keys, part.uses, *beside))
-    kinds = list(of_rows[id(parts[0].vectors)])
+        by_kind = {slot.kind: slot.variable for slot in of_rows[id(part.vectors)]}
+        groups.append((part.vectors, part.keys, part.uses, *by_kind.values()))
+    kinds = list(dict.fromkeys(slot.kind for slot in of_rows[id(parts[0].vectors)]))
     keyed = {}
     for table in slab.tables:
         name = keys[table.name]
@@ -228,9 +201,7 @@ def _add_dynamic_slab(
                     cpu_of(part.vectors),
                     group,
                     slab.capacity(table),
-                    functools.partial(
-                        _free_all, tables, part, of_rows[id(part.vectors)].values()
-                    )
+                    functools.partial(_free_all, tables, part)
                     if table is slab.tables[0]
                     else _nothing,  # the first table's call has freed all rows
                     functools.partial(tables.add_rows, table.name, part),

@@ -130,7 +130,7 @@ class TableConfig:
         """Makes a table from what `get_config` returned."""
         initializer = tf.keras.initializers.deserialize(config["initializer"])
         size = size_from_json(config["vocabulary_size"])
-        optimizer = config.get("optimizer")  # Older files have none.
+        optimizer = config["optimizer"]
         if isinstance(optimizer, Mapping):
             optimizer = optimizer_from(dict(optimizer))
         return cls(

@@ -133,9 +133,7 @@ class _GrowingTable(_Variable):
         self._tables.checked(self._name, (keys, vectors))
 
     def write(self, *arrays: np.ndarray) -> None:
-        keys, uses, vectors = arrays
-        values = [(self._tables.natives_of(self._name), vectors)]
-        self._tables.restore(self._name, keys, uses, values)
+        self._tables.restore(self._name, *arrays)
 
 
 def _instead_of(stock, ours):

@@ -17,9 +17,12 @@ from tf_syncrep.python.keras.fit.batches import (
     WorkersBatches,
     WorkersPasses,
 )
-from tf_syncrep.python.keras.fit.chunks import in_chunks
-from tf_syncrep.python.keras.fit.reading_order import differs_between_workers
-from tf_syncrep.python.keras.fit.worker_datasets import WorkersDatasets, endless
+from tf_syncrep.python.keras.fit.worker_datasets import (
+    WorkersDatasets,
+    differs_between_workers,
+    endless,
+    in_chunks,
+)
 
 
 def training_batches(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -37,11 +38,16 @@ def trainers_of(tables: StackedTables) -> list[Any]:
         return list(_trainers.get(tables, ()))
 
 
-def drop_gradients(tables: StackedTables) -> None:
-    """Has optimizers drop what they have collected, before rows get other keys."""
+def give_other_keys(tables: StackedTables, give: Callable[[], None]) -> None:
+    """Gives rows other keys, and has optimizers drop what they have collected.
+
+    `give`: gives the keys. It is called between two updates, maybe by another thread.
+    """
     for optimizer in trainers_of(tables):
         if hasattr(optimizer, "drop_gradients"):
-            optimizer.drop_gradients("rows of tables have other keys now")
+            reason = "rows of tables have other keys now"
+            give = functools.partial(optimizer.drop_gradients, give, reason)
+    give()
 
 
 def note_trainer(optimizer: Any, variables: Sequence[Any]) -> None:

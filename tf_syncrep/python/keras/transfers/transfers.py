@@ -24,8 +24,7 @@ import tensorflow as tf
 from tf_syncrep.python.base import messages
 from tf_syncrep.python.keras.compat import graph_edges
 from tf_syncrep.python.keras.transfers import packing, rows
-from tf_syncrep.python.keras.transfers.dataflow import Dataflow
-from tf_syncrep.python.keras.transfers.tasks import WORKER
+from tf_syncrep.python.keras.transfers.dataflow import WORKER, Dataflow
 
 # Packing and unpacking a larger tensor would take about as long as the call it saves.
 _LARGEST_BYTES = 256 * 1024
@@ -82,7 +81,7 @@ def few_messages() -> Iterator[None]:
 
 @contextlib.contextmanager
 def joined_transfers(lookups_wait: bool = True) -> Iterator[None]:
-    """Does the same as `few_messages`."""
+    """Does the same; rows that lookups find bring others only if `lookups_wait`."""
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     if graph is None or graph in _open:
         yield

@@ -54,10 +54,7 @@ class Adagrad(RuleOptimizer):
     and Stochastic Optimization", 2011, in the form that Keras has.
     """
 
-    _own_arguments = (
-        "initial_accumulator_value",
-        "epsilon",
-    )
+    _own_arguments = ("initial_accumulator_value", "epsilon")
 
     def __init__(
         self,

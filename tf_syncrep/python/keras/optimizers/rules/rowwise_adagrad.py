@@ -56,10 +56,7 @@ class RowwiseAdagrad(RuleOptimizer):
     Source: EXACT_ROWWISE_ADAGRAD of FBGEMM, with which TorchRec trains tables.
     """
 
-    _own_arguments = (
-        "initial_accumulator_value",
-        "epsilon",
-    )
+    _own_arguments = ("initial_accumulator_value", "epsilon")
 
     def __init__(
         self,

@@ -56,10 +56,7 @@ class SGD(RuleOptimizer):
     learning", 2013, for `nesterov`.
     """
 
-    _own_arguments = (
-        "momentum",
-        "nesterov",
-    )
+    _own_arguments = ("momentum", "nesterov")
 
     def __init__(
         self,

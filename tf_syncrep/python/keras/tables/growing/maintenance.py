@@ -12,7 +12,7 @@ from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.optimizer_slots import variables_of
 from tf_syncrep.python.keras.tables.growing.dynamic import Dynamic
 from tf_syncrep.python.keras.tables.growing.dynamic_tables import DynamicTables
-from tf_syncrep.python.keras.tables.row_slots import RowSlot, all_row_slots
+from tf_syncrep.python.keras.tables.row_slots import RowSlot, row_slots
 from tf_syncrep.python.keras.tables.stacked_tables import tables_with
 from tf_syncrep.python.keras.tables.trainers import trainers_of
 from tf_syncrep.python.ops import table_ops
@@ -96,7 +96,7 @@ class Maintenance:
         self._tables = list(tables)
         slots: dict[int, list[RowSlot]] = {}
         for x in self._tables:
-            slots |= all_row_slots(optimizers, x)
+            slots |= row_slots(optimizers, x)
         self._slots = slots
         sizes = [size for x in self._tables for size in x.sizes_in_training().values()]
         #: How many steps there are from one maintenance to the next.
@@ -158,20 +158,14 @@ class Maintenance:
             for slab in filter(lambda slab: slab.trainable, tables.slabs):
                 sizes = [tables.sizes[table.name] for table in slab.tables]
                 for part in tables.parts(slab):
-                    slots = self._slots.get(id(part.vectors), [])
-                    with tf.device(part.vectors.device):
-                        table_ops.table_maintain(
-                            part.index,
-                            part.vectors.handle,
-                            part.keys.handle,
-                            part.uses.handle,
-                            step,
-                            slots=[slot.variable.handle for slot in slots],
-                            slot_initials=[slot.initial for slot in slots],
-                            dtype=part.vectors.dtype,
-                            evict=[size.eviction for size in sizes],
-                            unused_for=[size.unused_for for size in sizes],
-                        )
+                    slots = self._slots[id(part.vectors)]
+                    table_ops.table_maintain(
+                        part,
+                        step,
+                        slots=[(slot.variable, slot.initial) for slot in slots],
+                        evict=[size.eviction for size in sizes],
+                        unused_for=[size.unused_for for size in sizes],
+                    )
 
 
 def _move_last_uses(tables: DynamicTables, step: int) -> None:
@@ -182,10 +176,7 @@ def _move_last_uses(tables: DynamicTables, step: int) -> None:
         last_uses += max(0, step - last_uses.max(initial=0))
         for part_number, part in enumerate(tables.parts(tables.slab_of(name))):
             here = rows.part_numbers == part_number
-            with tf.device(part.vectors.device):
-                tables.add_rows(
-                    name, part, rows.keys[here], last_uses[here], counts[here]
-                )
+            tables.add_rows(name, part, rows.keys[here], last_uses[here], counts[here])
 
 
 # The maintenance of each model, behind what it depends on.

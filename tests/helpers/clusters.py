@@ -123,7 +123,7 @@ class Cluster:
         task = self._tasks[name]
         if command is None:
             command = script.server_command("all")
-            environ = local_cluster.server_environment(task, self._env)
+            environ = local_cluster.environment(task, self._env, serves=True)
         else:
             environ = local_cluster.environment(task, self._env)
 

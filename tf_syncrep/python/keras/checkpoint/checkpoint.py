@@ -13,17 +13,17 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from tf_syncrep.python.checkpoint.arguments import (
-    Options,
-    check_queues,
-    check_state,
-)
 from tf_syncrep.python.checkpoint.contents import Contents
 from tf_syncrep.python.checkpoint.directory import Directory
-from tf_syncrep.python.checkpoint.engine import Engine, Saving
+from tf_syncrep.python.checkpoint.engine import Engine, Options, Saving
 from tf_syncrep.python.checkpoint.function_calls import FunctionCalls
-from tf_syncrep.python.checkpoint.queues import restore_queues, states_of
 from tf_syncrep.python.checkpoint.run import Run
+from tf_syncrep.python.checkpoint.state import (
+    check_queues,
+    check_state,
+    restore_queues,
+    states_of,
+)
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.checkpoint.contents import contents_of
 from tf_syncrep.python.keras.checkpoint.position import Position

@@ -6,6 +6,7 @@ import keras_variants
 import numpy as np
 import pytest
 import tensorflow as tf
+from combinations import mostly_by_night
 from same import assert_same
 
 import tf_syncrep as tfs
@@ -83,15 +84,7 @@ def make(optimizer, layout, monkeypatch):
     return model
 
 
-def each_optimizer(quick):
-    names = [
-        pytest.param(name, marks=() if name in quick else pytest.mark.slow)
-        for name in OPTIMIZERS
-    ]
-    return pytest.mark.parametrize("optimizer", names)
-
-
-@each_optimizer(QUICK)
+@pytest.mark.parametrize("optimizer", mostly_by_night(OPTIMIZERS, *QUICK))
 def test_training_goes_on_in_any_layout_as_if_never_stopped(
     optimizer, tmp_path, monkeypatch
 ):
@@ -109,7 +102,9 @@ def test_training_goes_on_in_any_layout_as_if_never_stopped(
         assert_same(model.tables(), twin.tables(), 2e-5)
 
 
-@each_optimizer(("adagrad", "adam_async"))
+@pytest.mark.parametrize(
+    "optimizer", mostly_by_night(OPTIMIZERS, "adagrad", "adam_async")
+)
 def test_growing_tables_have_the_same_bits_by_key_in_any_number_of_parts(
     optimizer, tmp_path, monkeypatch
 ):

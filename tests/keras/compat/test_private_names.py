@@ -50,6 +50,7 @@ NAMES_OF_KERAS_3 = {
         "_default_save_signature",
         "_flatten_layers",
         "_flatten_metrics_in_order",
+        "_layers",
         "_loss_tracker",
     ],
     "dropout": ["_seed_generators"],

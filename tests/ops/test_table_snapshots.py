@@ -342,6 +342,8 @@ def test_maintenance_beside_another_is_refused(tmp_path):
     until(lambda: table_ops.TableStats(*part.stats().numpy()).evicted)
     with pytest.raises(tf.errors.FailedPreconditionError, match="maintained already"):
         part.maintain(21, 10)
+    with pytest.raises(tf.errors.FailedPreconditionError, match="begun to rest"):
+        part.release([1], rests=False)
     checkpoint_ops.checkpoint_cancel(writer)
     maintenance.result(60)
     assert part.maintain(22, 10).numpy() == [0]

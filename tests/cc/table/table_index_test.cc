@@ -78,5 +78,19 @@ TEST_F(TableIndexTest, ImportsDoNotSetTheClockBack) {
   EXPECT_FALSE(is_set_back);
 }
 
+TEST_F(TableIndexTest, UsesOfAnEarlierStateLeaveTheClockOfAMaintenance) {
+  const TableColumns columns(keys_.data(), uses_.data());
+  columns.set_use(0, {3, 1});
+  Build();
+  {
+    const TableMaintenance maintenance(&index_, rules_, 8);
+    index_.SetBack(columns);
+    EXPECT_EQ(index_.clock(), 9);
+    EXPECT_EQ(index_.former_clock(), 9);
+  }
+  index_.SetBack(columns);
+  EXPECT_EQ(index_.clock(), 3);
+}
+
 }  // namespace
 }  // namespace tf_syncrep

@@ -57,15 +57,17 @@ class TableReleaseOp final : public OpKernel {
     OP_REQUIRES_OK(ctx, slots_.AddTo(ctx, dtype_, &part));
     OP_REQUIRES_OK(ctx, part.Lock(ctx));
     int64_t num_released = 0;
-    bool is_same;
-    do {
-      OP_REQUIRES_OK(
-          ctx, Release(ctx, index.get(), keys, &part, &num_released, &is_same));
-      // Those that were released only now come second.
-      for (int i = 0; i < 2 && is_same && !rests_; ++i) {
-        OP_REQUIRES_OK(ctx, FreeResting(ctx, index.get(), &part, &is_same));
-      }
-    } while (!is_same);
+    const int64_t build = index->num_builds();
+    OP_REQUIRES(ctx, rests_ || index->TryBeginMaintenance(),
+                absl::FailedPreconditionError(
+                    "The tables are being maintained, and rows that have just "
+                    "begun to rest cannot be freed."));
+    const absl::Status released =
+        ReleaseAll(ctx, index.get(), keys, &part, &num_released);
+    if (!rests_) {
+      index->EndMaintenance(build);
+    }
+    OP_REQUIRES_OK(ctx, released);
     if (sets_back_) {
       index->SetBack(part.columns());
     }
@@ -79,6 +81,21 @@ class TableReleaseOp final : public OpKernel {
     const TableOptions& table = index.options()[table_];
     return OutOfMemory(absl::StrCat("keys of table ", table.name),
                        20 * table.rows.capacity);
+  }
+
+  absl::Status ReleaseAll(OpKernelContext* ctx, TableIndexResource* index,
+                          const Array<int64_t>& keys, TablePart* part,
+                          int64_t* num_released) const {
+    bool is_same;
+    do {
+      TF_RETURN_IF_ERROR(
+          Release(ctx, index, keys, part, num_released, &is_same));
+      // Those that were released only now come second.
+      for (int i = 0; i < 2 && is_same && !rests_; ++i) {
+        TF_RETURN_IF_ERROR(FreeResting(ctx, index, part, &is_same));
+      }
+    } while (!is_same);
+    return absl::OkStatus();
   }
 
   absl::Status Release(OpKernelContext* ctx, TableIndexResource* index,

@@ -45,12 +45,16 @@ void TableIndex::EndMaintenance(int64_t build) {
 }
 
 void TableIndex::SetBack(const TableColumns& columns) {
+  int32_t before = clock_;
+  former_clock_ = std::max<int32_t>(former_clock_, before);
   int32_t clock = 0;
   for (const std::unique_ptr<DynamicTable>& table : tables_) {
     clock = std::max(clock, table->MostRecentUse(columns));
   }
-  former_clock_ = std::max<int32_t>(former_clock_, clock_);
-  clock_ = clock;
+  // A maintenance has its own time, whether it began before or meanwhile.
+  if (maintained_build_ != num_builds_) {
+    clock_.compare_exchange_strong(before, clock);
+  }
   // Some rows may not have been through a maintenance since their last use.
   settled_before_ = clock;
 }

@@ -61,11 +61,13 @@ class TableIndex {
   void SetForward(int32_t last_use);
 
   // Sets the clock to the highest last use of a row in use, as Build() does it:
-  // for rows that were given back the uses of an earlier state.
+  // for rows that were given back the uses of an earlier state. The clock of a
+  // maintenance that is under way stays.
   void SetBack(const TableColumns& columns);
 
-  // Returns whether a maintenance may begin: whether none has begun since the
-  // index was made, but for those that have ended.
+  // Returns whether a maintenance, or what frees rows as it does, may begin:
+  // whether none has begun since the index was made, but for those that have
+  // ended.
   [[nodiscard]] bool TryBeginMaintenance();
   // Ends the one that has begun in the build of this number.
   void EndMaintenance(int64_t build);

@@ -122,13 +122,19 @@ def test_powers_must_have_one_element(value, shape, power, kind):
 
 
 @each_dtype
-def test_a_zero_gradient_at_the_first_step_moves_nothing(dtype):
+@each_case
+@pytest.mark.parametrize("epsilon", [1e-8, 0.0])
+@pytest.mark.parametrize("indices", [None, np.arange(9)], ids=["dense", "sparse"])
+def test_a_zero_gradient_at_the_first_step_moves_nothing(indices, epsilon, case, dtype):
     """In half arithmetic epsilon 1e-8 is 0, and 0 / 0 would be NaN."""
-    state = AdamAsync("adam_async", (9,), dtype)
+    state = AdamAsync(case, (9,), dtype)
+    state.numbers["epsilon"] = epsilon
     for moment in ("m", "v"):
         state.values[moment] *= 0
-    after = state.step(np.zeros_like(state.values["var"]))
+    grad = np.zeros_like(state.values["var"])
+    after = state.step(grad, indices)
     np.testing.assert_array_equal(after["var"], state.values["var"])
+    state.check(after, grad, indices)
 
 
 def test_bfloat16_keeps_its_moving_averages_in_float():

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from rule_reference import divided
 
 
 class State(NamedTuple):
@@ -88,7 +89,7 @@ def adam_async_sparse(
     if apply_sparse_rmsprop:
         for row, g in row_gradients.items():
             v[row] = beta2 * v[row] + (1 - beta2) * g * g
-            m[row] = momentum * m[row] + lr * g / np.sqrt(v[row] + epsilon)
+            m[row] = momentum * m[row] + divided(lr * g, np.sqrt(v[row] + epsilon))
             var[row] = var[row] - m[row]
         return State(var, m, v, beta1_power, beta2_power)
 
@@ -118,7 +119,7 @@ def _adam(var, m, v, alpha, beta1, beta2, epsilon, g, use_nesterov):
     m = beta1 * m + (1 - beta1) * g
     v = beta2 * v + (1 - beta2) * g * g
     direction = beta1 * m + (1 - beta1) * g if use_nesterov else m
-    return var - alpha * direction / (np.sqrt(v) + epsilon), m, v
+    return var - divided(alpha * direction, np.sqrt(v) + epsilon), m, v
 
 
 def _sum_by_row(grad: np.ndarray, indices: Any) -> dict[int, np.ndarray]:

@@ -54,20 +54,20 @@ def apply(
     return var, slots
 
 
-def _divided(number, divisor):
+def divided(number, divisor):
     """Divides, and makes 0 of what would be divided by 0."""
     return np.divide(number, divisor, out=np.zeros_like(divisor), where=divisor != 0)
 
 
 def _adagrad(w, g, accumulator, numbers):
     accumulator = accumulator + g**2
-    step = _divided(numbers["lr"] * g, np.sqrt(accumulator + numbers["epsilon"]))
+    step = divided(numbers["lr"] * g, np.sqrt(accumulator + numbers["epsilon"]))
     return w - step, {"accumulator": accumulator}
 
 
 def _rowwise_adagrad(w, g, accumulator, numbers):
     accumulator = accumulator + (np.mean(g**2) if g.size else 0)
-    step_size = _divided(numbers["lr"], np.sqrt(accumulator) + numbers["epsilon"])
+    step_size = divided(numbers["lr"], np.sqrt(accumulator) + numbers["epsilon"])
     return w - step_size * g, {"accumulator": accumulator}
 
 
@@ -80,7 +80,7 @@ def _ftrl(w, g, accumulator, linear, numbers):
     linear = linear + g + 2 * numbers["l2_shrinkage"] * w - sigma * w
     beyond = np.sign(linear) * np.maximum(np.abs(linear) - numbers["l1"], 0)
     quadratic = total**power / lr + 2 * (numbers["l2"] + numbers["beta"] / (2 * lr))
-    return _divided(-beyond, quadratic), {"accumulator": total, "linear": linear}
+    return divided(-beyond, quadratic), {"accumulator": total, "linear": linear}
 
 
 def _sgd(w, g, numbers):

@@ -160,19 +160,21 @@ TEST(FtrlTest, WhatHadNoGradientThatCanBeSquaredIsZero) {
   expect(Ftrl<float>{0.25f, -0.25f, 0, 0, 0, 0});
 }
 
-TEST(AdagradTest, WhatHadNoGradientThatCanBeSquaredStays) {
+TEST(DivisionTest, WhatHadNoGradientThatCanBeSquaredStays) {
   ThreadSharder sharder(1);
   const auto expect = [&](auto rule, int64_t row_size) {
     for (int level = 0; level <= static_cast<int>(BestCpuLevel()); ++level) {
       std::vector<float> var(70, 0.5f);
-      std::vector<float> accumulator(70);
+      std::vector<float> slots[2] = {std::vector<float>(70),
+                                     std::vector<float>(70)};
       std::vector<float> grad(70);
       grad[66] = 1e-30f;
       grad[67] = 2.0f;
       grad[68] = std::numeric_limits<float>::quiet_NaN();
       ApplyRule<float>(RuleOf<float>(rule, static_cast<CpuLevel>(level)),
                        70 / row_size, row_size, grad.data(),
-                       {var.data(), {accumulator.data()}}, sharder);
+                       {var.data(), {slots[0].data(), slots[1].data()}},
+                       sharder);
       for (size_t i = 0; i < 67; ++i) {
         EXPECT_EQ(var[i], 0.5f) << i;
       }
@@ -183,6 +185,10 @@ TEST(AdagradTest, WhatHadNoGradientThatCanBeSquaredStays) {
   // The learning rate; epsilon is zero.
   expect(Adagrad<float>{0.25f, 0}, 70);
   expect(RowwiseAdagrad<float>{0.25f, 0}, 1);
+  // With both betas.
+  expect(AdamAsync<float>{0.25f, 0.5f, 0.5f, 0}, 70);
+  expect(AdamAsyncNesterov<float>{0.25f, 0.5f, 0.5f, 0}, 70);
+  expect(AdamAsyncRmsprop<float>{0.25f, 0.5f, 0.5f, 0}, 70);
 }
 
 TYPED_TEST(ApplyRuleTest, BitsDependNeitherOnThreadsNorOnInstructionSet) {

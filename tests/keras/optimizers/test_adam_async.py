@@ -61,7 +61,8 @@ def gradient(step, dtype, index_dtype=None):
 def state_after(run, dtype, gradients, **options):
     """Returns the state after these gradients, and the optimizer's number of steps."""
     variable = tf.Variable(start_value(dtype))
-    optimizer = tfs.keras.AdamAsync(LEARNING_RATE, **BETAS, epsilon=EPSILON, **options)
+    options = {**BETAS, "epsilon": EPSILON, **options}
+    optimizer = tfs.keras.AdamAsync(LEARNING_RATE, **options)
     optimizer.build([variable])
 
     def step(values, indices):
@@ -113,6 +114,16 @@ def test_steps_agree_with_the_twin(run, index_dtype, formula, stand_in):
     if index_dtype is not None:  # The row that is not touched keeps every bit.
         np.testing.assert_array_equal(state.var[0], start_value(dtype)[0])
         np.testing.assert_array_equal([state.m[0], state.v[0]], np.zeros([2, DIM]))
+
+
+@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("formula", DENSE_FORMULAS)
+def test_gradients_of_zero_alone_move_nothing_without_epsilon(run, formula, stand_in):
+    dtype = RUNS[run]
+    zeros = [(np.zeros([ROWS, DIM], dtype.as_numpy_dtype), None)] * 2
+    options = {"epsilon": 0.0, **DENSE_FORMULAS[formula]}
+    state, _ = state_after(run, dtype, zeros, **options)
+    np.testing.assert_array_equal(state.var, start_value(dtype))
 
 
 def test_gradients_of_another_dtype_are_cast():

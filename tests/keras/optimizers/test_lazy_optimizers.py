@@ -221,11 +221,20 @@ def test_ftrl_makes_zero_of_rows_with_gradients_of_zero_alone(jit_compile):
 
 
 @pytest.mark.parametrize("jit_compile", [False, True], ids=["kernels", "xla"])
-@pytest.mark.parametrize("kind", [tfs.keras.Adagrad, tfs.keras.RowwiseAdagrad])
-def test_adagrad_leaves_rows_with_gradients_of_zero_alone(kind, jit_compile):
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (tfs.keras.Adagrad, {"initial_accumulator_value": 0}),
+        (tfs.keras.RowwiseAdagrad, {"initial_accumulator_value": 0}),
+        (tfs.keras.AdamAsync, {}),
+        (tfs.keras.AdamAsync, {"use_nesterov": True}),
+        (tfs.keras.AdamAsync, {"apply_sparse_rmsprop": True}),
+    ],
+)
+def test_rows_with_gradients_of_zero_alone_stay(kind, options, jit_compile):
     variable = tf.Variable(random(0, 6, 4))
     before = variable.numpy()
-    optimizer = kind(0.125, initial_accumulator_value=0, epsilon=0)
+    optimizer = kind(0.125, epsilon=0, **options)
     optimizer.build([variable])
 
     step = step_of_rows(optimizer, variable, jit_compile)

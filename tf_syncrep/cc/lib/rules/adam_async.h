@@ -53,14 +53,14 @@ struct AdamAsyncRule {
     Slot new_m;
     Slot delta;
     if constexpr (kFormula == AdamAsyncFormula::kRmsprop) {
-      new_m = beta1 * m + lr * g / std::sqrt(new_v + epsilon);
+      new_m = beta1 * m + lr * g / Divisor(std::sqrt(new_v + epsilon));
       delta = new_m;
     } else {
       new_m = beta1 * m + one_minus_beta1 * g;
       const Slot direction = kFormula == AdamAsyncFormula::kNesterov
                                  ? beta1 * new_m + one_minus_beta1 * g
                                  : new_m;
-      delta = lr * direction / (std::sqrt(new_v) + epsilon);
+      delta = lr * direction / Divisor(std::sqrt(new_v) + epsilon);
     }
     m = new_m;
     v = new_v;
@@ -71,6 +71,13 @@ struct AdamAsyncRule {
   Slot beta1;  // kRmsprop: the momentum
   Slot beta2;
   Slot epsilon;
+
+ private:
+  // It is 0 where all gradients so far were too small to be squared, or are
+  // forgotten, and epsilon is 0. The gradient changes nothing then.
+  static TF_SYNCREP_ALWAYS_INLINE Slot Divisor(Slot divisor) {
+    return divisor == Slot(0) ? static_cast<Slot>(INFINITY) : divisor;
+  }
 };
 
 template <typename Slot>

@@ -3,7 +3,8 @@
 They are used where the kernels cannot run: in functions that XLA compiles, and on
 devices without a kernel. Shapes are static if those of the gradient are, as XLA
 requires. The formulas are in `adam_async_ops`; unlike there, an update is not atomic,
-and XLA and GPUs do not check indices.
+and XLA and GPUs do not check indices. As there, what would be divided by zero is no
+step.
 """
 
 from typing import Any
@@ -41,7 +42,7 @@ def resource_apply_adam_async(
     new_m = beta1 * handle_ops.read(m, dtype) + (1 - beta1) * g
     new_v = beta2 * handle_ops.read(v, dtype) + (1 - beta2) * g * g
     direction = beta1 * new_m + (1 - beta1) * g if use_nesterov else new_m
-    step = alpha * direction / (tf.sqrt(new_v) + epsilon)
+    step = tf.math.divide_no_nan(alpha * direction, tf.sqrt(new_v) + epsilon)
     new_var = tf.cast(handle_ops.read(var, grad.dtype), dtype) - step
     handle_ops.assign(m, new_m)
     handle_ops.assign(v, new_v)
@@ -76,7 +77,9 @@ def resource_sparse_apply_adam_async(
     new_v = beta2 * handle_ops.gather(v, rows, dtype) + (1 - beta2) * g * g
     if apply_sparse_rmsprop:
         momentum = beta1 if rmsprop_momentum < 0 else rmsprop_momentum
-        step = lr * g * tf.math.rsqrt(new_v + epsilon)
+        divisor = new_v + epsilon
+        step = lr * g * tf.math.rsqrt(divisor)
+        step = tf.where(tf.equal(divisor, 0), tf.zeros_like(step), step)
         step = new_m = momentum * handle_ops.gather(m, rows, dtype) + step
     else:
         powers = [
@@ -84,7 +87,9 @@ def resource_sparse_apply_adam_async(
         ]
         new_m = beta1 * handle_ops.gather(m, rows, dtype) + (1 - beta1) * g
         direction = beta1 * new_m + (1 - beta1) * g if use_nesterov else new_m
-        step = _step_size(lr, *powers) * direction / (tf.sqrt(new_v) + epsilon)
+        step = tf.math.divide_no_nan(
+            _step_size(lr, *powers) * direction, tf.sqrt(new_v) + epsilon
+        )
         any_rows = count_empty or tf.size(indices) > 0
         for handle, power, beta in zip(
             (beta1_power, beta2_power), powers, (beta1, beta2), strict=True

@@ -472,6 +472,15 @@ absl::Status CheckpointWriter::Cancel() {
   return absl::OkStatus();
 }
 
+absl::Status CheckpointWriter::OrNoMemory(
+    const std::function<absl::Status()>& make) const {
+  try {
+    return make();
+  } catch (const std::exception&) {  // std::bad_alloc, for example
+    return no_memory_;
+  }
+}
+
 void CheckpointWriter::LetGo(const Held& held) {
   for (const std::shared_ptr<TableSnapshot>& table : held.tables) {
     table->Abandon();
@@ -486,7 +495,7 @@ void CheckpointWriter::End(const absl::Status& status) {
     const Held held = {std::move(tables_), kept_};
     tables_.clear();
     lock.Unlock();
-    const absl::Status gave_up = GaveUp(*held.kept);
+    const absl::Status gave_up = OrNoMemory([&] { return GaveUp(*held.kept); });
     // Waits for room end before anybody hears of the end of the writing.
     LetGo(held);
     lock.Lock();
@@ -529,13 +538,7 @@ void CheckpointWriter::Count(int64_t bytes, int64_t rows) {
 
 void CheckpointWriter::Run(CheckpointRequest request) {
   BeNice();
-  absl::Status status;
-  try {
-    status = WriteFiles(request);
-  } catch (const std::exception& error) {  // std::bad_alloc, for example
-    status = absl::ResourceExhaustedError(absl::StrCat(
-        "There is no memory to write the checkpoint: ", error.what()));
-  }
+  const absl::Status status = OrNoMemory([&] { return WriteFiles(request); });
   request = CheckpointRequest();
   if (!status.ok()) {
     fingerprints_.clear();  // they belong to no checkpoint

@@ -113,9 +113,15 @@ class CheckpointWriter final
   // Releases the tables, so that they are not touched any more, and ends waits
   // for room.
   static void LetGo(const Held& held);
+  // Returns what `make` does, or no_memory_ if it throws an exception, with
+  // which the thread would end the process.
+  absl::Status OrNoMemory(const std::function<absl::Status()>& make) const;
   // Ends a writing, in which everything was written or that has failed.
   void End(const absl::Status& status);
 
+  // It is made while there is memory for its text.
+  const absl::Status no_memory_ = absl::ResourceExhaustedError(
+      "There is no memory to write the checkpoint.");
   mutable Mutex mu_;
   CondVar changed_;  // notified of cancelled_ and progress_.done
   int64_t writing_ TF_SYNCREP_GUARDED_BY(mu_) = 0;

@@ -64,12 +64,13 @@ RowOccurrence<Row>* SortByRow(RowOccurrence<Row>* occurrences,
   if (std::is_sorted(occurrences, occurrences + size, has_lower_row)) {
     return occurrences;
   }
-  Row all_bits = 0;
+  // Those above the highest bit in which rows differ are the same in all rows,
+  // two of which differ.
+  Row differences = 0;
   for (int64_t i = 0; i < size; ++i) {
-    all_bits |= occurrences[i].row;
+    differences |= occurrences[i].row ^ occurrences[0].row;
   }
-  // At least 1 bit, since rows that are all 0 must be sorted as well.
-  const int bits = std::max(BitWidth(all_bits), 1);
+  const int bits = BitWidth(differences);
   const int num_passes = (bits + kMaxBucketBits - 1) / kMaxBucketBits;
   const int digit_bits = (bits + num_passes - 1) / num_passes;
   const int64_t num_shards = sharder.NumShards(size, kMinPerShard);

@@ -95,6 +95,23 @@ def dropped_rest(strategy):
     return {**recorder.result(), "said": said.getvalue()}
 
 
+def stopped_with_weights(strategy):
+    model, _, _ = helpers.make(strategy, 4, 2)
+
+    def stop(batch, logs):
+        del batch, logs
+        model.set_weights([np.full_like(x, 7) for x in model.get_weights()])
+        model.stop_training = True
+
+    callback = tf.keras.callbacks.LambdaCallback(on_train_batch_end=stop)
+    with logged() as said:
+        fit(model, steps=3, callbacks=[callback])
+    return {
+        "weights": [x.tolist() for x in model.get_weights()],
+        "said": said.getvalue(),
+    }
+
+
 def several_steps_at_once(strategy):
     model, _, recorder = helpers.make(strategy, 2, 2, steps_per_execution=4)
     fit(model)
@@ -310,6 +327,7 @@ def loss_scaling(strategy):
 TRAININGS = [
     full_rounds,
     dropped_rest,
+    stopped_with_weights,
     several_steps_at_once,
     strategy_run,
     other_quorums,
@@ -368,6 +386,12 @@ def test_rest_is_dropped_on_request_and_that_is_said(results):
     dropped = results["dropped_rest"]
     assert "dropped the 1 gradients of a last incomplete round" in dropped["said"]
     assert dropped["stats"]["pending"] == 1
+
+
+def test_last_round_is_not_applied_to_weights_of_a_callback_that_stops(results):
+    stopped = results["stopped_with_weights"]
+    assert all(np.all(np.asarray(x) == 7) for x in stopped["weights"])
+    assert "of a last incomplete round" in stopped["said"]
 
 
 def test_logs_have_the_counters_and_the_validation(results):

@@ -113,17 +113,16 @@ def train(
         first_step = 0
         steps.coordinator.join()
         # Whatever is validated, saved and reported then includes all updates of the
-        # epoch.
+        # epoch. Whoever stops training may have set weights of before, to which
+        # gradients that are left from later ones do not belong.
         if model.stop_training or epoch + 1 == epochs:
-            rounds.finish(flush=flush)
+            rounds.finish(flush=flush and not model.stop_training)
         else:
             rounds.drain()
         epoch_logs = {**logs, **validate(epoch)}
         callbacks.on_epoch_end(epoch, epoch_logs)
         if model.stop_training:
             break
-    # Whoever stops training at the end of an epoch may have set weights of before, to
-    # which gradients that are left from later ones do not belong.
     rounds.finish(flush=flush and not model.stop_training)
     if epochs > 0 and hasattr(model.optimizer, "finalize_variable_values"):
         with model.distribute_strategy.scope():

@@ -44,6 +44,7 @@ from tf_syncrep.python.keras.tables.growing.dynamic import (
     LeastRecent,
     MinCount,
 )
+from tf_syncrep.python.keras.tables.growing.legacy_files import refuse_legacy_files
 from tf_syncrep.python.keras.tables.growing.maintenance import maintain_tables
 from tf_syncrep.python.keras.tables.misfits import note_skip_mismatch
 from tf_syncrep.python.keras.transfers.transfers import few_messages
@@ -86,5 +87,6 @@ explain_missing_cluster()
 stand_in_front()
 show_tables_whole()
 note_skip_mismatch()
+refuse_legacy_files()
 export_for_serving()
 warn_of_untried_keras()

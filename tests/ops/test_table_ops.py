@@ -404,7 +404,9 @@ def test_rows_rest_and_have_initial_slots_when_they_are_handed_out_again(dtype):
     assert part.find(part.request([[12]]), True)[0].numpy() == [-1]
     assert part.stats().refused == 1
     assert part.slot.numpy().all()
+    assert part.export().resting.numpy().tolist() == [0, 1]
     assert part.maintain(6, 0.25).numpy() == [0]
+    assert part.export().resting.numpy().tolist() == []
     np.testing.assert_array_equal(part.slot, tf.fill([2, WIDTH], tf.cast(0.25, dtype)))
     rows, values = part.find(part.request([[10, 12]]), True)
     assert set(rows.numpy()) == set(first.numpy())

@@ -540,6 +540,15 @@ def test_model_that_has_trained_restores_a_checkpoint_in_the_memory_of_its_rows(
     assert process_threads.resident() - before < 120e6
 
 
+def test_weights_of_a_table_that_was_set_are_saved_in_the_memory_of_its_rows(tmp_path):
+    model, layer = one_table(tfs.keras.AdamAsync(0.05), 30_000_000)
+    step(model, [1, 2], 1.0)
+    layer.set_embedding_table(([2, 3], np.ones([2, 4])))
+    path = tmp_path / "m.weights.h5"
+    # The uses of all rows would take 240 MB.
+    assert process_threads.most_resident(lambda: model.save_weights(path)) < 120e6
+
+
 class Sharing(tf.keras.Model):
     """A model whose table Keras loads before or after the optimizer, by its name."""
 
@@ -614,6 +623,54 @@ def test_weights_are_those_of_rows_in_use_and_are_set_by_key():
         words.get_embedding_table(),
         first.get_layer("words").get_embedding_table(),
     )
+
+
+@pytest.mark.parametrize("call", ["save", "save_weights", "load_weights"])
+@pytest.mark.parametrize("end", [".h5", ".hdf5"])
+def test_older_files_of_keras_are_refused_in_a_sentence(call, end, tmp_path):
+    model = trained(tfs.keras.AdamAsync(0.05))
+    path = tmp_path / f"model{end}"
+    message = rf"`{call}` .* `\.weights\.h5` .* `\.keras` .*Checkpoint.*model\{end}'"
+    with pytest.raises(ValueError, match=message):
+        getattr(model, call)(path)
+    assert not path.exists()
+
+
+def test_older_files_of_keras_have_models_without_tables_that_grow(tmp_path):
+    model = keras_variants.small_model()
+    for load, path in ((model.load_weights, "m.h5"), (model.load_weights, "m.hdf5")):
+        model.save(tmp_path / path)
+        load(tmp_path / path)
+
+
+@pytest.mark.parametrize(
+    ("uses", "message"),
+    [
+        ([[1.5, 1.0], [2.0, 1.0]], r"integers of shape \[2, 2\]. Received: .* float64"),
+        ([[1, 1], [-1, 1]], r"a last use of at least 0 .* Received: \[-1, 1\]"),
+        ([[1, 1], [1, 0]], r"a count of at least 1, .* Received: \[1, 0\]"),
+        ([[1 << 31, 1], [1, 1]], r"below 2\^31. Received: \[2147483648, 1\]"),
+    ],
+)
+def test_bad_uses_are_refused_and_nothing_is_changed(uses, message):
+    tables = [tfs.keras.TableConfig(name, Dynamic(9), 4) for name in "ab"]
+    layer = embedding_models.layer_of(*tables)
+    layer({name: tf.constant([1, 2]) for name in "ab"}, training=True)
+    before = layer.get_weights()
+    after = [x + 1 if x.dtype == np.float32 else x for x in before]
+    (last,) = [i for i, x in enumerate(after) if x.dtype == np.int32][1:]
+    after[last] = np.array(uses)
+    with pytest.raises(ValueError, match=message):
+        layer.set_weights(after)
+    assert_same(layer.get_weights(), before)
+    # Nor is a file that has them.
+    store = {}
+    layer.save_own_variables(store)
+    (key,) = (x for x in store if x.endswith("b%uses"))
+    store[key] = np.array(uses)
+    with pytest.raises(ValueError, match=message):
+        layer.load_own_variables(store)
+    assert_same(layer.get_weights(), before)
 
 
 ROWS = 10_000

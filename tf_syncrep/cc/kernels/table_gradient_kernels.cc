@@ -200,12 +200,24 @@ class TableExportOp final : public OpKernel {
     // they have as signed ones.
     constexpr uint64_t kSign = uint64_t{1} << 63;
     int64_t size = 0;
+    // From here on there are the rows that rest, the last one first.
+    int64_t resting = end - first;
     for (int64_t row = first; row < end; ++row) {
       int64_t key;
       if (table.Read(columns, row, &key, &uses[row - first])) {
         rows[size++] = {static_cast<uint64_t>(key) ^ kSign,
                         static_cast<uint64_t>(row)};
+      } else if (columns.use(row).rests()) {
+        rows[--resting].place = static_cast<uint64_t>(row);
       }
+    }
+    Tensor* resting_rows;
+    OP_REQUIRES_OK(ctx,
+                   ctx->allocate_output(4, TensorShape({end - first - resting}),
+                                        &resting_rows));
+    for (int64_t i = 0; i < resting_rows->NumElements(); ++i) {
+      Data<int32_t>(*resting_rows)[i] =
+          static_cast<int32_t>(rows[end - first - 1 - i].place);
     }
     DeviceSharder sharder(ctx);
     const Occurrence* const sorted =

@@ -265,16 +265,18 @@ REGISTER_OP("Syncrep>TableExport")
     .Output("rows: int32")
     .Output("last_uses: int32")
     .Output("counts: int32")
+    .Output("resting: int32")
     .Attr("table: int >= 0")
     .SetIsStateful()
     .SetShapeFn(VectorOutputs)
     .Doc(R"doc(
-Lists the keys of a table.
+Lists the keys of a table, and the rows that keys have lost.
 
 row_keys: The keys, ascending.
 rows: The rows of the keys.
 last_uses: When each key was used last.
 counts: How often each key was used.
+resting: The rows that have no key, but are not free yet, ascending.
 )doc");
 
 REGISTER_OP("Syncrep>TableImport")

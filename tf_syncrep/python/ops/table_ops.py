@@ -120,16 +120,18 @@ Slots: TypeAlias = Sequence[tuple[Any, float]]
 
 
 class TableExport(NamedTuple):
-    """The keys of a table, ascending.
+    """The keys of a table, ascending, and the rows that rest.
 
     `keys`: int64 of shape `[n]`. `rows`: int32 of shape `[n]`: where their vectors are.
-    `last_uses`: int32 of shape `[n]`. `counts`: int32 of shape `[n]`.
+    `last_uses`: int32 of shape `[n]`. `counts`: int32 of shape `[n]`. `resting`: int32
+    of shape `[m]`, ascending: the rows that were removed, but are not free yet.
     """
 
     keys: Any
     rows: Any
     last_uses: Any
     counts: Any
+    resting: Any
 
 
 def table_index(
@@ -265,7 +267,7 @@ def table_release(
 
 
 def table_export(part: Part, table: int) -> TableExport:
-    """Lists the keys of a table of a part: Syncrep>TableExport."""
+    """Lists the keys of a table of a part, and what rests: Syncrep>TableExport."""
     index, _, *columns = _inputs(part)
     with tf.device(part.vectors.device):
         exported = _raw_ops.syncrep_table_export(index, *columns, table=table)

@@ -34,15 +34,17 @@ _RESTING = "%resting"
 
 def save(tables: DynamicTables, store: Any) -> None:
     """Saves the rows in use of tables."""
+    resting = {}
     for name in tables.by_name:
-        rows, key = tables.rows_of(name), tables.key_in_files(name)
+        rows, resting[name] = tables.rows_and_resting(name)
+        key = tables.key_in_files(name)
         store[key] = tables.values_of(name, rows)
         for kind, values in zip(_KINDS, rows, strict=True):
             store[key + kind] = values
     for number, slab in enumerate(tables.slabs):
-        for part_number, part in enumerate(tables.parts(slab)):
-            rows = tables.resting_rows(slab, part)
-            store[f"{_RESTING}.{number}.{part_number}"] = rows
+        for part_number in range(slab.num_parts):
+            of_tables = [resting[table.name][part_number] for table in slab.tables]
+            store[f"{_RESTING}.{number}.{part_number}"] = np.concatenate(of_tables)
     if tables.by_name:
         store[_LAYOUT] = np.frombuffer(saved_layout.as_json(tables).encode(), np.uint8)
 
@@ -68,7 +70,7 @@ def load(tables: DynamicTables, store: Any, layer: str) -> None:
             )
         rows = Rows(*(np.asarray(store[key + kind][...]) for kind in _KINDS))
         vectors = np.asarray(store[key][...])
-        tables.checked(name, (rows.keys, vectors))
+        tables.checked(name, (rows.keys, vectors), rows.uses)
         by_name[name] = rows, vectors
 
     for name in tables.by_name:

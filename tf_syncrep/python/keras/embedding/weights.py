@@ -129,8 +129,8 @@ class _GrowingTable(_Variable):
         return [rows.keys, rows.uses, self._tables.values_of(self._name, rows)]
 
     def check(self, *arrays: np.ndarray) -> None:
-        keys, _, vectors = arrays
-        self._tables.checked(self._name, (keys, vectors))
+        keys, uses, vectors = arrays
+        self._tables.checked(self._name, (keys, vectors), uses)
 
     def write(self, *arrays: np.ndarray) -> None:
         keys, uses, vectors = arrays

@@ -299,7 +299,14 @@ class DynamicTables(StackedTables):
 
     def rows_of(self, name: str) -> Rows:
         """Returns the rows in use of a table, by ascending key."""
-        of_parts = []
+        return self.rows_and_resting(name)[0]
+
+    def rows_and_resting(self, name: str) -> tuple[Rows, list[np.ndarray]]:
+        """Returns those in use, and those of each part that are removed but not free.
+
+        The latter are int32 of shape `[n]`, ascending.
+        """
+        of_parts, resting = [], []
         for part_number, part in enumerate(self.parts(self._slab_of[name])):
             found = table_ops.table_export(part, self._number_of(name))
             uses = np.stack([found.last_uses.numpy(), found.counts.numpy()], axis=1)
@@ -307,22 +314,14 @@ class DynamicTables(StackedTables):
             of_parts.append(
                 Rows(found.keys.numpy(), uses, part_numbers, found.rows.numpy())
             )
+            resting.append(found.resting.numpy())
         whole = Rows(*map(np.concatenate, zip(*of_parts, strict=True)))
         order = np.argsort(whole.keys, kind="stable")
-        return Rows(*(x[order] for x in whole))
+        return Rows(*(x[order] for x in whole)), resting
 
     def _number_of(self, name: str) -> int:
         """Returns the number of a table in its slab."""
         return self._slab_of[name].index(self.by_name[name])
-
-    def resting_rows(self, slab: DynamicSlab, part: Part) -> np.ndarray:
-        """Returns the rows of a part that were removed, but are not free yet."""
-        evicts = any(self.sizes[table.name].evicts for table in slab.tables)
-        if not evicts and not self.has_released:
-            return np.zeros([0], np.int32)
-        with tf.device(part.uses.device):
-            rests = tf.reduce_all(tf.equal(part.uses, [RESTS]), axis=1)
-            return tf.cast(tf.where(rests)[:, 0], tf.int32).numpy()
 
     def values_of(
         self, name: str, rows: Rows, variables: Sequence[Any] | None = None
@@ -359,8 +358,14 @@ class DynamicTables(StackedTables):
         keys, vectors = self.checked(name, table)
         self.restore(name, keys, None, vectors)
 
-    def checked(self, name: str, table: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Checks keys and vectors as `write` does, and leaves the table as it is."""
+    def checked(
+        self, name: str, table: Any, uses: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Checks keys and vectors as `write` does, and leaves the table as it is.
+
+        `uses`: those of the keys, as `restore` takes them. Raises ValueError, as
+        `write` does, or since there are no such uses.
+        """
         own = self.by_name[name]
         try:
             keys, vectors = (np.asarray(x) for x in table)
@@ -387,6 +392,8 @@ class DynamicTables(StackedTables):
             raise ValueError(
                 f"Keys of table {name!r} must differ. Received: key {twice[0]} twice"
             )
+        if uses is not None:
+            _check_uses(name, uses, len(keys))
         self.owners(name, keys)
         return keys, vectors
 
@@ -443,7 +450,7 @@ class DynamicTables(StackedTables):
             self.has_released |= rests and int(released) > 0
 
         new = np.full([len(keys), 2], [table_ops.NOW, 1], np.int32)
-        last_use, counts = (new if uses is None else uses).T
+        last_use, counts = (new if uses is None else uses.astype(np.int32)).T
         rows = None
         while rows is None:
             try:
@@ -470,6 +477,22 @@ class DynamicTables(StackedTables):
                 "one part; make the table with a larger max_rows"
             )
         return part_numbers
+
+
+def _check_uses(name: str, uses: np.ndarray, num_keys: int) -> None:
+    are_integers = np.issubdtype(uses.dtype, np.integer) or not num_keys
+    if not are_integers or uses.shape != (num_keys, 2):
+        raise ValueError(
+            f"Uses of table {name!r} must be integers of shape [{num_keys}, 2]. "
+            f"Received: uses of dtype {uses.dtype} and shape {list(uses.shape)}"
+        )
+    lowest = [0, 1]
+    bad = uses[np.any((uses < lowest) | (uses > np.iinfo(np.int32).max), axis=1)]
+    if len(bad):
+        raise ValueError(
+            f"Uses of table {name!r} must be pairs of a last use of at least 0 and a "
+            f"count of at least 1, both below 2^31. Received: {bad[0].tolist()}"
+        )
 
 
 def _vectors(parts: Sequence[Part]) -> list[Any]:

@@ -19,7 +19,10 @@ from waiting import in_thread
 import tf_syncrep as tfs
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.tables.growing import maintenance
-from tf_syncrep.python.keras.tables.growing.maintenance import maintenance_of_update
+from tf_syncrep.python.keras.tables.growing.maintenance import (
+    Maintenance,
+    losing_in_update,
+)
 from tf_syncrep.python.keras.tables.row_slots import row_slots
 
 Dynamic = tfs.keras.Dynamic
@@ -502,7 +505,8 @@ def test_update_maintains_tables_that_it_trains_in_part():
     optimizer = tf.keras.optimizers.Adam()
     variables = layer.trainable_variables[-1:]
     optimizer.build(variables)
-    maintenance = maintenance_of_update(optimizer, list(map(compat.native, variables)))
+    losing = losing_in_update(list(map(compat.native, variables)))
+    maintenance = Maintenance(losing, [optimizer])
     for step in (0, 2):
         maintenance.run(step)
     assert [len(x.keys) for x in layer.get_embedding_tables().values()] == [0, 0]
@@ -710,6 +714,20 @@ def test_rows_of_a_table_that_was_set_can_be_used_again():
     layer.set_embedding_tables({"t": ([], np.zeros([0, 4]))})
     tfs.keras.fit(model, data, verbose=0)
     assert layer.get_embedding_tables()["t"].keys.tolist() == list(range(40))
+
+
+def test_rows_that_rest_in_tensorflows_checkpoint_can_be_used_again(tmp_path):
+    saved, layer = small(tfs.keras.AdamAsync(0.1), Dynamic(40))
+    steps(saved, range(40))
+    layer.set_embedding_tables({"t": ([], np.zeros([0, 4]))})
+    path = tf.train.Checkpoint(model=saved).save(str(tmp_path / "saved"))
+    model, layer = small(tfs.keras.AdamAsync(0.1), Dynamic(40))
+    tf.train.Checkpoint(model=model).restore(path)
+    steps(model, range(40))
+    assert keys_of(layer) == []
+    tfs.keras.maintain_tables(model, 1)
+    steps(model, range(40))
+    assert keys_of(layer) == list(range(40))
 
 
 def test_setting_a_table_leaves_what_others_of_its_slab_get_meanwhile():

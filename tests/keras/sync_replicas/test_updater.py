@@ -4,15 +4,18 @@ import threading
 import time
 import types
 
+import numpy as np
 import pytest
 import tensorflow as tf
 import waiting
 
+import tf_syncrep as tfs
 from tf_syncrep.python.base import said_waits
 from tf_syncrep.python.keras import cluster
 from tf_syncrep.python.keras.sync_replicas.cluster import updater as updaters
 from tf_syncrep.python.keras.sync_replicas.cluster.cluster_ops import ClusterOps
 from tf_syncrep.python.keras.sync_replicas.cluster.cluster_rounds import ClusterRounds
+from tf_syncrep.python.keras.tables.growing import maintenance
 from tf_syncrep.python.ops import sync_gate_ops
 
 DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
@@ -47,6 +50,34 @@ def test_close_takes_seconds_where_no_task_answers(rounds, monkeypatch):
     answer.set()
     thread.join(timeout=20)
     assert not thread.is_alive()
+
+
+def test_finish_that_hangs_keeps_neither_close_nor_requests(rounds, monkeypatch):
+    monkeypatch.setattr(updaters, "_END_SECS", 0.2)
+    hangs, answer = threading.Event(), threading.Event()
+
+    def hang(generation):
+        hangs.set()
+        answer.wait()
+        raise tf.errors.UnavailableError(None, None, "no answer in time")
+
+    monkeypatch.setattr(rounds, "_flush_fn", hang)
+    monkeypatch.setattr(rounds, "_fail_fn", lambda *_: answer.wait())
+    rounds.start()
+    finishing = waiting.in_thread(rounds.finish, flush=True)
+    try:
+        assert hangs.wait(timeout=20)
+        called: list[int] = []
+        asking = waiting.in_thread(rounds.between_updates, lambda: called.append(1))
+        waiting.until(lambda: rounds._training.requests)
+        waiting.in_thread(rounds.close).result(20)
+        with pytest.raises(tf.errors.CancelledError):
+            asking.result(20)
+        assert not called
+    finally:
+        answer.set()
+    with pytest.raises(tf.errors.UnavailableError):
+        finishing.result(20)
 
 
 def test_observer_that_fails_is_called_no_more_and_ends_nothing(rounds, caplog):
@@ -228,6 +259,42 @@ def test_call_between_updates_comes_after_the_last_round(rounds, monkeypatch):
     rounds.finish(flush=True)
     other.join(timeout=20)
     assert order == ["update", "call"]
+
+
+def test_rows_of_a_table_set_within_a_training_become_free(monkeypatch):
+    monkeypatch.setattr(maintenance, "_MOST_STEPS", 1)
+    layer = tfs.keras.Embedding(tfs.keras.Dynamic(4), 2)
+    layer.build(None)
+    optimizer = tf.keras.optimizers.SGD(0.1)
+    optimizer.build(layer.trainable_variables)
+    rounds = ClusterRounds(
+        ClusterOps(1, 1, 60.0, 600.0, False, True, DEVICE),
+        tf.distribute.get_strategy(),
+        optimizer,
+        lambda gradients, variables: optimizer.apply_gradients(
+            zip(gradients, variables, strict=True)
+        ),
+    )
+
+    def update(ids):
+        before = int(optimizer.iterations)
+        with rounds.step():
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(layer(tf.constant(ids), training=True))
+            variables = layer.trainable_variables
+            rounds.receive(tape.gradient(loss, variables), variables)
+        waiting.until(lambda: int(optimizer.iterations) > before)
+
+    rounds.start()
+    try:
+        update([1, 2, 3, 4])
+        layer.set_embedding_table(([], np.zeros([0, 2])))
+        # Two maintenances, before which the updater may have begun to wait for a round.
+        for _ in range(4):
+            update([5, 6, 7, 8])
+        assert layer.get_embedding_table().keys.tolist() == [5, 6, 7, 8]
+    finally:
+        rounds.close()
 
 
 def test_eager_step_that_fails_gives_its_permit_back(rounds):

@@ -93,6 +93,7 @@ class _DynamicLayout(_LayoutState[DynamicTables]):
                 keep(part)
 
         give_other_keys(self._tables, keep_all)
+        self._tables.has_released = True  # Rows may rest in the checkpoint.
 
 
 class _State(tf.train.experimental.PythonState):

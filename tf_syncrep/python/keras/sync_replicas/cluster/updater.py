@@ -30,7 +30,7 @@ from tf_syncrep.python.keras.sync_replicas.rounds import (
 )
 from tf_syncrep.python.keras.tables.growing.maintenance import (
     Maintenance,
-    maintenance_of_update,
+    losing_in_update,
 )
 from tf_syncrep.python.ops import sync_gate_ops
 
@@ -83,8 +83,9 @@ class Updater(Rounds):
         # It guards the requests of a training, and whether a thread is there to serve
         # them. Who holds it where there is none keeps updates from beginning.
         self._lock = threading.RLock()
-        # This maintains tables that grow; it is None until the variables are known.
+        # This maintains tables that grow, if rows of some can go now.
         self._maintenance: Maintenance | None = None
+        self._losing: list[Any] = []
         # The thread calls them with `iterations`, before the first update of a training
         # and after each update. If an observer raises an error, the error is logged,
         # and the observer is not called again.
@@ -140,6 +141,7 @@ class Updater(Rounds):
                 name="sync_replicas_updater",
                 daemon=True,
             )
+            training.serving = training.thread
             training.thread.start()  # which fails on a machine with too many threads
             self._training = training
         _running.add(self)
@@ -172,11 +174,8 @@ class Updater(Rounds):
         request = _Request(function)
         with self._lock:
             training = self._training
-            if (
-                training is None
-                or not training.is_serving
-                or training.thread is threading.current_thread()
-            ):
+            serving = None if training is None else training.serving
+            if training is None or serving in (None, threading.current_thread()):
                 request.serve()
             else:
                 training.requests.append(request)
@@ -199,12 +198,19 @@ class Updater(Rounds):
             return
         self.drain()
         self._stop(training)
-        with self._lock, self._said():
-            quorum = self._flush_fn(training.generation)
-            left = int(quorum[1])
-            if left and flush:
-                self._apply_fn(training.generation, quorum)
-                self._tell_observers(int(self._iterations.read_value()))
+        # Requests wait for the last round. The lock is not held for so long, since
+        # servers may not answer.
+        with self._lock:
+            training.serving = threading.current_thread()
+        try:
+            with self._said():
+                quorum = self._flush_fn(training.generation)
+                left = int(quorum[1])
+                if left and flush:
+                    self._apply_fn(training.generation, quorum)
+                    self._tell_observers(int(self._iterations.read_value()))
+        finally:
+            self._end_serving(training)
         if left:
             say_last_round(left, flush)
         self.close()
@@ -215,7 +221,7 @@ class Updater(Rounds):
             return
         self._stop(training)
         with self._lock:
-            training.is_serving = False
+            training.serving = None
             requests = training.taken_requests()
         for request in requests:  # A thread was left behind with them.
             request.set_exception(tf.errors.CancelledError(None, None, _ENDED))
@@ -268,15 +274,12 @@ class Updater(Rounds):
         try:
             self._tell_observers(step)
             self._wait_for_targets(training)
-            # A function that is being traced would take the variables for its own, so
-            # this comes before.
-            self._maintenance = maintenance_of_update(
-                self._optimizer, [compat.native(v) for v in self._ops.targets.variables]
-            )
+            self._choose_maintenance()
             if self._maintenance is not None and not stopping.is_set():
                 self._maintenance.run(step)
             while not stopping.is_set():
                 self._serve(training)
+                self._choose_maintenance()
                 if _call(self._wait_and_apply_fn, training.generation, stopping):
                     step += 1
                     self._tell_observers(step)
@@ -298,9 +301,13 @@ class Updater(Rounds):
                 training.generation,
             )
         finally:
-            with self._lock:
-                training.is_serving = False
-            self._serve(training)
+            self._end_serving(training)
+
+    def _end_serving(self, training: _Training) -> None:
+        """Serves the last requests."""
+        with self._lock:
+            training.serving = None
+        self._serve(training)
 
     def _serve(self, training: _Training) -> None:
         """Serves requests between two updates."""
@@ -308,6 +315,22 @@ class Updater(Rounds):
             requests = training.taken_requests()
         for request in requests:
             request.serve()
+
+    def _choose_maintenance(self) -> None:
+        """Has updates maintain the tables of which rows can go now.
+
+        Others may be set, or be trained no more, between two updates.
+        """
+        variables = [compat.native(v) for v in self._ops.targets.variables]
+        losing = losing_in_update(variables)
+        if losing != self._losing:
+            self._losing = losing
+            # A function that is being traced would take the variables for its own, so
+            # this comes before.
+            self._maintenance = (
+                Maintenance(losing, [self._optimizer]) if losing else None
+            )
+            self._make_functions_of_updates()
 
     def _tell_observers(self, step: int) -> None:
         for observer in list(self._observers):
@@ -408,7 +431,8 @@ class _Training:
     stopping: threading.Event = dataclasses.field(default_factory=threading.Event)
     error: BaseException | None = None
     requests: list[_Request] = dataclasses.field(default_factory=list)
-    is_serving: bool = True
+    # The thread that serves requests, if there is one.
+    serving: threading.Thread | None = None
     is_left_behind: bool = False
     has_ended: bool = False
 

@@ -197,10 +197,7 @@ def maintenance_of(model: Any) -> Maintenance | None:
     return _kept[model][1]
 
 
-def maintenance_of_update(
-    optimizer: Any, variables: Sequence[Any]
-) -> Maintenance | None:
-    """Returns the maintenance of an optimizer that maintains tables in its updates."""
+def losing_in_update(variables: Sequence[Any]) -> list[DynamicTables]:
+    """Returns the tables whose rows can go now in updates of these variables."""
     tables = tables_with(DynamicTables, variables, trained_only=True)
-    losing = [x for x in tables if x.loses_rows()]
-    return Maintenance(losing, [optimizer]) if losing else None
+    return [x for x in tables if x.loses_rows()]

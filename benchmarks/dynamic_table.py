@@ -106,32 +106,38 @@ class Growing(Fixed):
 
     def __init__(self, rows: int, width: int):
         super().__init__(rows, width)
-        self.index = table_ops.table_index(
-            [table_ops.IndexedTable("items", 0, rows)], counted=True
+        self.part = table_ops.Part(
+            self.vectors,
+            tf.Variable(table_ops.table_zeros([rows], tf.int64)),
+            tf.Variable(table_ops.table_zeros([rows, 2], tf.int32)),
+            table_ops.table_index(
+                [table_ops.IndexedTable("items", 0, rows)], counted=True
+            ),
         )
-        self.keys = tf.Variable(table_ops.table_zeros([rows], tf.int64))
-        self.uses = tf.Variable(table_ops.table_zeros([rows, 2], tf.int32))
 
     def fill(self, keys: np.ndarray, last_uses: np.ndarray) -> np.ndarray:
         """Gives keys rows."""
         counts = np.ones(len(keys), np.int32)
-        return table_ops.table_import(self, 0, keys, last_uses, counts).numpy()
+        return table_ops.table_import(self.part, 0, keys, last_uses, counts).numpy()
 
     def find(self, request: tf.Tensor, insert: bool) -> tuple[tf.Tensor, tf.Tensor]:
         """The rows of keys, and their vectors."""
-        return table_ops.table_find(self, request, insert=insert)
+        return table_ops.table_find(self.part, request, insert=insert)
 
     def train(self, request: tf.Tensor, gradient: tf.Tensor) -> None:
         """A step that looks keys up and moves their rows."""
         rows, _ = self.find(request, insert=True)
-        inputs = self.index, self.keys.handle, self.uses.handle, request, rows, gradient
-        values, kept = table_ops.table_gradient(*inputs, dtype=tf.float32)
+        values, kept = table_ops.table_gradient(
+            *(self.part.index, self.part.keys.handle, self.part.uses.handle),
+            *(request, rows, gradient),
+            dtype=tf.float32,
+        )
         self.apply(values, kept)
 
     def maintain(self, step: int, unused_for: int) -> tf.Tensor:
         """Evicts rows that were not used for so long."""
         return table_ops.table_maintain(
-            self,
+            self.part,
             step,
             slots=[(self.m, 0.0), (self.v, 0.0)],
             evict=[None],

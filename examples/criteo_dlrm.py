@@ -48,9 +48,7 @@ class DotInteractions(tf.keras.layers.Layer):
 def build_model(buckets: int, dimensions: int) -> tf.keras.Model:
     """Makes a DLRM that gives the logarithm of the odds of a click.
 
-    Args:
-        buckets: rows in the table of categories.
-        dimensions: the length of a vector.
+    Its table of categories has `buckets` rows.
     """
     layers = tf.keras.layers
     numbers = layers.Input([criteo_logs.NUMBERS])
@@ -64,10 +62,7 @@ def build_model(buckets: int, dimensions: int) -> tf.keras.Model:
         tfs.keras.FeatureConfig("categories", table)
     )
     vectors = layers.Concatenate(axis=1)(
-        [
-            layers.Reshape([1, dimensions])(of_numbers),
-            embedding(categories),
-        ]
+        [layers.Reshape([1, dimensions])(of_numbers), embedding(categories)]
     )
     features = layers.Concatenate()(
         [of_numbers, layers.Flatten()(vectors), DotInteractions()(vectors)]
@@ -78,11 +73,7 @@ def build_model(buckets: int, dimensions: int) -> tf.keras.Model:
 
 
 class Speed(tf.keras.callbacks.Callback):
-    """Notes when epochs end, and prints a line.
-
-    Attributes:
-        rates: examples per second of each epoch.
-    """
+    """Notes how many examples per second each epoch had, and prints a line."""
 
     # Under ParameterServerStrategy, Keras 2 asks this of callbacks.
     _supports_tf_logs = True
@@ -114,22 +105,11 @@ class Speed(tf.keras.callbacks.Callback):
         return float(np.mean(self.rates[1:] or self.rates))
 
 
-def connect() -> tuple[tf.distribute.ParameterServerStrategy, int]:
-    """Connects to the cluster that TF_CONFIG describes; returns its workers' number."""
-    resolver, workers, _ = ps_cluster.resolve(
-        "tf-syncrep launch --workers 3 --ps 2 examples/criteo_dlrm.py"
-    )
-    return tf.distribute.ParameterServerStrategy(resolver), workers
-
-
 def make_optimizer(options: argparse.Namespace, workers: int, lines: int):
     """Makes an AdamAsync, by itself or in SyncReplicas.
 
-    Args:
-        options: the options of the command line.
-        workers: how many workers there are.
-        lines: how many lines an epoch has, about: the learning rate goes down to
-            nothing, along half a cosine, in the updates that they make.
+    An epoch has about so many lines: the learning rate goes down to nothing, along half
+    a cosine, in the updates that they make.
     """
     quorum = 1
     if options.sync:
@@ -151,16 +131,10 @@ def make_optimizer(options: argparse.Namespace, workers: int, lines: int):
 
 
 def train(paths: list[str], options: argparse.Namespace):
-    """Trains on the cluster.
-
-    Args:
-        paths: the logs.
-        options: the options of the command line.
-
-    Returns:
-        The model, the optimizer and the `Speed`.
-    """
-    strategy, workers = connect()
+    """Trains on logs; returns the model, the optimizer and the `Speed`."""
+    strategy, workers = ps_cluster.connect(
+        "tf-syncrep launch --workers 3 --ps 2 examples/criteo_dlrm.py"
+    )
     with strategy.scope():
         tf.keras.utils.set_random_seed(options.seed)
         model = build_model(options.buckets, options.dimensions)
@@ -173,9 +147,8 @@ def train(paths: list[str], options: argparse.Namespace):
             paths, num_epochs=options.epochs, shuffle=True, seed=options.seed
         )
 
-    def dataset_fn(context: tf.distribute.InputContext) -> tf.data.Dataset:
+    def dataset_fn(_: tf.distribute.InputContext) -> tf.data.Dataset:
         """Makes the dataset of one worker, from the files that it gets."""
-        del context
         return criteo_logs.batches_of_queue(queue, options.batch_size, options.buckets)
 
     speed = Speed(options.batch_size)
@@ -216,46 +189,21 @@ def evaluate(
     return metrics.auc(labels, np.concatenate(scores)), len(labels)
 
 
-def print_gate(stats: dict) -> None:
-    """Prints what the gate counted."""
-    print(
-        f"Gate: {stats['updates']:,} updates of {stats['applied']:,} gradients; "
-        f"dropped {stats['late']:,} late, {stats['stale']:,} stale, "
-        f"{stats['voided']:,} void."
-    )
-    for device, worker in stats["workers"].items():
-        print(
-            f"  {device}  {worker['contributed']:,} contributions, "
-            f"waited {worker['waited_secs']:.1f} s"
-        )
-
-
 def parse_options() -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description="Trains a DLRM on Criteo's logs.")
-    add = parser.add_argument
+    add, positive = parser.add_argument, ps_cluster.positive
     add("--data", nargs="+", metavar="FILE", help="logs (default: planted ones)")
-    add("--lines", type=ps_cluster.positive, default=200_000, help="of planted logs")
+    add("--lines", type=positive, default=200_000, help="of planted logs")
     add("--sync", action="store_true", help="train synchronously")
-    add(
-        "--replicas-to-aggregate",
-        type=ps_cluster.positive,
-        help="gradients in an update",
-    )
+    add("--replicas-to-aggregate", type=positive, help="gradients in an update")
     add("--backup-workers", type=int, default=0, help="whose gradients may be late")
-    add("--epochs", type=ps_cluster.positive, default=4, help="how often to read all")
-    add("--batch-size", type=ps_cluster.positive, default=256)
-    add(
-        "--buckets", type=ps_cluster.positive, default=100_000, help="rows of the table"
-    )
-    add("--dimensions", type=ps_cluster.positive, default=16)
+    add("--epochs", type=positive, default=4, help="how often to read all")
+    add("--batch-size", type=positive, default=256)
+    add("--buckets", type=positive, default=100_000, help="rows of the table")
+    add("--dimensions", type=positive, default=16)
     add("--learning-rate", type=float, default=1e-2, help="at the beginning")
-    add(
-        "--held-out-lines",
-        type=ps_cluster.positive,
-        default=100_000,
-        help="to evaluate on",
-    )
+    add("--held-out-lines", type=positive, default=100_000, help="to evaluate on")
     add("--seed", type=int, default=1)
     add("--output", type=pathlib.Path, default="build/criteo")
     return parser.parse_args()
@@ -282,7 +230,7 @@ def main() -> None:
     print(f"AUC {reached:.4f}{best} on {lines:,} lines held out.")
     print(f"Speed: {speed.examples_per_second():,.0f} examples per second.")
     if options.sync:
-        print_gate(optimizer.stats())
+        ps_cluster.print_gate(optimizer.stats())
         print(f"For a picture: tf-syncrep report {options.output / 'logs'}")
 
 

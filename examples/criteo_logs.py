@@ -28,17 +28,10 @@ LINES_AT_ONCE = 64_000
 def batches(
     paths: Sequence[str], batch_size: int, buckets: int, *, held_out: bool = False
 ) -> tf.data.Dataset:
-    """Reads logs, in order.
+    """Reads logs, in order: the lines that are held out, or those to train on.
 
-    Args:
-        paths: the files.
-        batch_size: examples in a batch.
-        buckets: how many ids the categories of all columns share.
-        held_out: whether to read the lines that are held out, or those to train on.
-
-    Returns:
-        A dataset of `((numbers, categories), labels)`: float32 `[batch, 13]`, int32
-        `[batch, 26]` in `[0, buckets)` and float32 `[batch, 1]`.
+    Returns a dataset of `((numbers, categories), labels)`: float32 `[batch, 13]`, int32
+    `[batch, 26]` in `[0, buckets)`, which all columns share, and float32 `[batch, 1]`.
     """
     return _parsed(
         tf.data.TextLineDataset(list(paths)), batch_size, buckets, held_out=held_out
@@ -50,13 +43,7 @@ def batches_of_queue(
 ) -> tf.data.Dataset:
     """Reads the logs that a worker gets from a queue, shuffled, to train on.
 
-    Args:
-        queue: the queue of files.
-        batch_size: examples in a batch.
-        buckets: as in `batches`.
-
-    Returns:
-        A dataset as of `batches`.
+    Returns a dataset as of `batches`.
     """
     lines = queue.dataset(tf.data.TextLineDataset, num_readers=2)
     lines = lines.shuffle(64 * batch_size)
@@ -64,11 +51,7 @@ def batches_of_queue(
 
 
 def estimate_lines(paths: Sequence[str]) -> int:
-    """About how many lines to train on the files have, by their sizes.
-
-    Args:
-        paths: the files.
-    """
+    """About how many lines to train on the files have, by their sizes."""
     with open(paths[0], "rb") as file:
         first = file.readlines(1 << 20)
     size = sum(pathlib.Path(path).stat().st_size for path in paths)
@@ -132,15 +115,7 @@ class Planted:
     def draw(
         self, lines: int, random: np.random.Generator
     ) -> tuple[list[str], np.ndarray, np.ndarray]:
-        """Draws lines.
-
-        Args:
-            lines: how many.
-            random: where from.
-
-        Returns:
-            The lines, their labels, bool, and the logarithms of the odds of a click.
-        """
+        """Draws lines; returns them, their labels, bool, and the logarithms of odds."""
         odds = np.full(lines, -1.2)
         columns = []
         for column in range(NUMBERS):
@@ -174,23 +149,12 @@ def probability(odds: np.ndarray) -> np.ndarray:
 def write_planted(
     folder: pathlib.Path, lines: int, files: int = 16, seed: int = 1
 ) -> tuple[list[str], float]:
-    """Writes logs whose clicks follow a planted model.
-
-    The logarithm of a click's odds is a sum over some numbers and the categories of
-    some columns, and over the products of vectors of pairs of categories, which a DLRM
-    can express. No model can do better than the planted one.
+    """Writes logs whose clicks follow a `Planted` model, `lines` in all files together.
 
     Any number of lines take the memory of a few: a million are written in some
     twenty seconds, by one core.
 
-    Args:
-        folder: the folder for the files.
-        lines: how many lines all files have together.
-        files: how many files.
-        seed: for the model and for the lines.
-
-    Returns:
-        The files, and the planted model's own AUC on the lines that are held out.
+    Returns the files, and the planted model's own AUC on the lines that are held out.
     """
     random = np.random.default_rng(seed)
     planted = Planted(random)

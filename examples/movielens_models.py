@@ -1,18 +1,46 @@
-"""Three models of who likes which film, their tables spread over parameter servers."""
+"""Three models of who likes which film, their tables spread over parameter servers.
+
+And how each of them is trained.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
-from movielens_settings import Settings
 
 import tf_syncrep as tfs
+
+# The film that is left out is the last one of each user, or any one.
+LAST, ANY = "last", "any"
 
 # A table that grows may have so many rows, far more than there are ids. A row takes no
 # memory before an example names its id.
 _MOST_ROWS = 100_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How a model is made and trained."""
+
+    epochs: int  # how often all examples are seen
+    batch_size: int  # examples of an update
+    learning_rate: float  # at the beginning; it goes down to nothing, along a cosine
+    width: int  # elements of a vector
+    shrink: float  # strength of `Shrink`
+    seed: int = 0  # of weights, orders, negatives, and the choice of tested ratings
+    left_out: str = LAST
+    growing: bool = False  # whether tables grow with the ids that come
+
+
+# By the name of the model: what suits it.
+SETTINGS = {
+    "neumf": Settings(8, 4096, 4e-3, width=32, shrink=1e-3),
+    "mf": Settings(15, 512, 2e-3, width=64, shrink=0.1),
+    "dcn": Settings(6, 512, 2e-3, width=16, shrink=1e-3),
+}
 
 
 @tf.keras.utils.register_keras_serializable("movielens")
@@ -21,9 +49,6 @@ class Shrink(tf.keras.layers.Layer):
 
     A row of a table is shrunk whenever an example names it, as in Koren et al., "Matrix
     Factorization Techniques for Recommender Systems" (2009).
-
-    Args:
-        strength: the factor of an example's sum of squares.
     """
 
     def __init__(self, strength: float, **kwargs: Any):
@@ -67,13 +92,7 @@ def neural_factorisation(
     vectors of theirs. Both together give the logarithm of the odds that the user takes
     the item.
 
-    Args:
-        num_users: rows of the users' tables, unless they grow.
-        num_items: rows of the items' tables, unless they grow.
-        settings: of the tables and of `Shrink`, which is on all vectors.
-
-    Returns:
-        A model of `{"user": ids, "item": ids}`, `[batch]` each; gives `[batch, 1]`.
+    Returns a model of `{"user": ids, "item": ids}`, `[batch]` each; gives `[batch, 1]`.
     """
     layers = tf.keras.layers
     width = settings.width
@@ -100,15 +119,9 @@ def biased_factorisation(
 ) -> tf.keras.Model:
     """Matrix factorisation with biases (Koren et al., 2009), for ratings.
 
-    Args:
-        num_users: rows of the users' tables, unless they grow.
-        num_items: rows of the items' tables, unless they grow.
-        settings: of the tables and of `Shrink`, which is on vectors and biases.
-        mean: the mean of the ratings, to which biases and the vectors' product are
-            added.
+    Biases and the vectors' product are added to the mean of the ratings.
 
-    Returns:
-        A model of `{"user": ids, "item": ids}`, `[batch]` each; gives `[batch, 1]`.
+    Returns a model of `{"user": ids, "item": ids}`, `[batch]` each; gives `[batch, 1]`.
     """
     layers = tf.keras.layers
     ids = _inputs("user", "item")
@@ -129,14 +142,10 @@ def cross_network(
 ) -> tf.keras.Model:
     """DCN V2 (Wang et al., 2021): cross layers beside others, over all features.
 
-    Args:
-        sizes: how many ids each feature has, by its name.
-        num_genres: how many genres there are, of which an example has any number.
-        settings: of the tables and of `Shrink`, which is on all vectors.
+    `sizes`: how many ids each feature has, by its name.
 
-    Returns:
-        A model of `{name: ids}`, each `[batch]`, and `"genres"` `[batch, num_genres]`,
-        that gives the logarithm of odds `[batch, 1]`.
+    Returns a model of `{name: ids}`, each `[batch]`, and `"genres"` `[batch,
+    num_genres]`, that gives the logarithm of odds `[batch, 1]`.
     """
     layers = tf.keras.layers
     inputs = _inputs(*sizes)

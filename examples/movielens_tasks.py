@@ -10,35 +10,74 @@ import metrics
 import movielens_batches
 import movielens_files
 import movielens_models
-import movielens_splits
 import numpy as np
 import tensorflow as tf
-from movielens_settings import ANY, Settings
+from movielens_models import ANY, Settings
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A model, what it is trained on, and how it is tested.
-
-    Attributes:
-        examples: to train on.
-        features: makes the model's inputs of columns, `[batch]` each.
-        make_model: makes the model.
-        loss: of the model's outputs.
-        tested: columns of what to predict.
-        score: scores, by name, of the predictions `[tested]`; the first one counts.
-        baseline: the scores of a prediction that needs no model.
-        baseline_name: what that is.
-    """
+    """A model, what it is trained on, and how it is tested."""
 
     examples: movielens_batches.Examples
+    # Makes the model's inputs of columns, `[batch]` each.
     features: Callable[[Mapping[str, Any]], dict[str, Any]]
     make_model: Callable[[], tf.keras.Model]
     loss: Any
-    tested: Any
+    tested: Any  # columns of what to predict
+    # Scores, by name, of the predictions `[tested]`; the first one counts.
     score: Callable[[np.ndarray], dict[str, float]]
-    baseline: dict[str, float]
+    baseline: dict[str, float]  # the scores of a prediction that needs no model
     baseline_name: str
+
+
+# Of these parts one is tested on, where ratings are predicted.
+FOLDS = 5
+
+
+def leave_one_out(users: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Returns where each user's last rating is: bool `[ratings]`.
+
+    Of ratings of the same second the last one in the file counts. (Two of five users of
+    MovieLens-100K have several in their last second.)
+    """
+    order = np.lexsort([np.arange(len(users)), times, users])
+    is_last = np.append(users[order][1:] != users[order][:-1], True)
+    chosen = np.zeros(len(users), bool)
+    chosen[order[is_last]] = True
+    return chosen
+
+
+def fold(ratings: int, number: int) -> np.ndarray:
+    """One of `FOLDS` random parts of the ratings: bool `[ratings]`.
+
+    The parts are the same for everybody, have no rating in common, and together all.
+    Of a larger number the remainder counts.
+    """
+    order = np.random.default_rng(0).permutation(ratings)
+    chosen = np.zeros(ratings, bool)
+    chosen[order[number % FOLDS :: FOLDS]] = True
+    return chosen
+
+
+def lists_to_rank(
+    data: movielens_files.MovieLens, tested: np.ndarray, others: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Lists of items for users, each the right one and others to tell it from.
+
+    The others are items that the user has not rated; it is an error if there are fewer.
+
+    Returns users `[lists]` and items `[lists, 1 + others]`, int32.
+    """
+    random = np.random.default_rng(seed)
+    users, right = data.users[tested], data.items[tested]
+    is_rated = np.zeros([data.num_users, data.num_items], bool)
+    is_rated[data.users, data.items] = True
+    lists = [
+        np.append(item, random.choice(np.flatnonzero(~rated), others, replace=False))
+        for item, rated in zip(right, is_rated[users], strict=True)
+    ]
+    return users, np.array(lists, np.int32)
 
 
 def ranking(data: movielens_files.MovieLens, settings: Settings) -> Task:
@@ -51,8 +90,8 @@ def ranking(data: movielens_files.MovieLens, settings: Settings) -> Task:
     order = data.times
     if settings.left_out == ANY:
         order = np.random.default_rng(settings.seed).permutation(len(order))
-    tested = movielens_splits.leave_one_out(data.users, order)
-    users, lists = movielens_splits.lists_to_rank(data, tested, 99, settings.seed)
+    tested = leave_one_out(data.users, order)
+    users, lists = lists_to_rank(data, tested, 99, settings.seed)
     trained = ~tested
     examples = movielens_batches.Examples(
         {"user": data.users[trained], "item": data.items[trained]},
@@ -90,7 +129,7 @@ def rating(data: movielens_files.MovieLens, settings: Settings) -> Task:
     It is tested on one of five random parts, which the seed chooses: the seeds 0 to 4
     make a cross-validation with five folds.
     """
-    tested = movielens_splits.fold(len(data.ratings), settings.seed)
+    tested = fold(len(data.ratings), settings.seed)
     trained = ~tested
     mean = float(data.ratings[trained].mean())
 
@@ -122,7 +161,7 @@ def liking(data: movielens_files.MovieLens, settings: Settings) -> Task:
 
     It is tested on one of five random parts, like `rating`.
     """
-    tested = movielens_splits.fold(len(data.ratings), settings.seed)
+    tested = fold(len(data.ratings), settings.seed)
     trained = ~tested
     labels = (data.ratings >= 4).astype(np.float32)
     days = data.times // 86400

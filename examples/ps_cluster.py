@@ -1,4 +1,4 @@
-"""Reads the cluster in TF_CONFIG, and numbers on the command line, for examples."""
+"""What examples on clusters share: the connection, the gate's figures, an option."""
 
 from __future__ import annotations
 
@@ -7,18 +7,12 @@ import argparse
 import tensorflow as tf
 
 
-def resolve(
+def connect(
     start_command: str,
-) -> tuple[tf.distribute.cluster_resolver.ClusterResolver, int, int]:
-    """Reads TF_CONFIG.
+) -> tuple[tf.distribute.ParameterServerStrategy, int]:
+    """Connects to the cluster in TF_CONFIG; returns also how many workers it has.
 
-    Args:
-        start_command: how to start the script on a cluster, for the message if there is
-            none.
-
-    Returns:
-        The resolver for a `ParameterServerStrategy`, and the numbers of workers and of
-        parameter servers.
+    If there is no cluster, the message says by which command to start the script.
     """
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     cluster = resolver.cluster_spec().as_dict()
@@ -28,7 +22,21 @@ def resolve(
             "There is no cluster in TF_CONFIG. Start this script by: " + start_command
         )
     print(f"Cluster: {workers} workers, {servers} parameter servers.", flush=True)
-    return resolver, workers, servers
+    return tf.distribute.ParameterServerStrategy(resolver), workers
+
+
+def print_gate(stats: dict) -> None:
+    """Prints what the gate counted."""
+    print(
+        f"Gate: {stats['updates']:,} updates of {stats['applied']:,} gradients; "
+        f"dropped {stats['late']:,} late, {stats['stale']:,} stale, "
+        f"{stats['voided']:,} void."
+    )
+    for device, worker in stats["workers"].items():
+        print(
+            f"  {device}  {worker['contributed']:,} contributions, "
+            f"waited {worker['waited_secs']:.1f} s"
+        )
 
 
 def positive(text: str) -> int:

@@ -22,26 +22,18 @@ _PARAGRAPH_BREAK = re.compile(r"\n\s*\n")
 class Corpus:
     """A text as word ids.
 
-    Attributes:
-        words: The vocabulary, the most frequent word first; a word's id is its
-            index. `tf.nn.sampled_softmax_loss` expects ids in this order.
-        tokens: int32 `[length]`, the text as word ids.
-        paragraphs: int32 `[length]`, the number of each token's paragraph.
-        counts: int64 `[len(words)]`, how often each word occurs.
+    The most frequent word is the first, and a word's id is its index: this order is
+    what `tf.random.log_uniform_candidate_sampler` expects.
     """
 
     words: list[str]
-    tokens: np.ndarray
-    paragraphs: np.ndarray
-    counts: np.ndarray
+    tokens: np.ndarray  # int32 `[length]`, the text as word ids
+    paragraphs: np.ndarray  # int32 `[length]`, the number of each token's paragraph
+    counts: np.ndarray  # int64 `[len(words)]`, how often each word occurs
 
 
 def load(min_count: int = 8) -> Corpus:
-    """Reads the help topics of the running Python.
-
-    Args:
-        min_count: Words that occur less often are left out.
-    """
+    """Reads the help topics of the running Python, without its rarest words."""
     pages = (topics.topics[name] for name in sorted(topics.topics))
     paragraphs = [
         _WORD.findall(paragraph.lower())
@@ -77,18 +69,11 @@ def skip_gram_batches(
 
     Frequent words are thinned out and each centre word draws its own window, as
     in Mikolov et al., "Distributed Representations of Words and Phrases and
-    their Compositionality" (2013), section 2.3. No pair crosses a paragraph.
+    their Compositionality" (2013), section 2.3: the largest distance of a centre from
+    its context is `window`, and words of a relative frequency above `subsample` are
+    frequent. No pair crosses a paragraph. The seed determines the whole stream.
 
-    Args:
-        corpus: The text.
-        batch_size: Pairs in a batch.
-        seed: Determines the whole stream; workers with different seeds see
-            different orders. A Python integer or an integer scalar tensor.
-        window: The largest distance, in words, of a centre from its context.
-        subsample: The relative frequency above which words are thinned out.
-
-    Returns:
-        A dataset of `(centres, contexts)`, each int32 `[batch_size]`.
+    Returns a dataset of `(centres, contexts)`, each int32 `[batch_size]`.
     """
     frequency = corpus.counts / corpus.counts.sum()
     keep_probability = np.minimum(1.0, np.sqrt(subsample / frequency))

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import click_model
 import clicks
 import tensorflow.compat.v1 as tf
 from absl import app, flags, logging
@@ -55,7 +54,7 @@ def main(_: list[str]) -> None:
         tf.train.replica_device_setter(cluster=cluster, worker_device=device)
     ):
         global_step = tf.train.get_or_create_global_step()
-        inputs, loss = click_model.build(num_ps)
+        inputs, loss = clicks.build_model(num_ps)
         optimizer = tfs.train.SyncReplicasOptimizer(
             tfs.train.AdamAsyncOptimizer(0.05),
             replicas_to_aggregate=FLAGS.replicas_to_aggregate or num_workers,
@@ -82,7 +81,7 @@ def main(_: list[str]) -> None:
         for batch in clicks.batches(seed=task, size=512):
             if session.should_stop():
                 break
-            feed = click_model.feed(inputs, batch)
+            feed = clicks.feed(inputs, batch)
             losses.append(session.run([loss, train_op], feed)[0])
     first, last = sum(losses[:10]) / 10, sum(losses[-10:]) / 10
     print(f"{len(losses)} batches, loss {first:.3f} to {last:.3f}")

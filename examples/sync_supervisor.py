@@ -9,7 +9,6 @@ the chief and of the others, the chief's queue runner, and the init tokens.
 
 from __future__ import annotations
 
-import click_model
 import clicks
 import tensorflow.compat.v1 as tf
 from absl import app
@@ -32,7 +31,7 @@ def main(_: list[str]) -> None:
     setter = tf.train.replica_device_setter(cluster=cluster, worker_device=device)
     with tf.device(setter):
         global_step = tf.train.get_or_create_global_step()
-        inputs, loss = click_model.build(cluster.num_tasks("ps"))
+        inputs, loss = clicks.build_model(cluster.num_tasks("ps"))
         optimizer = tfs.train.SyncReplicasOptimizer(
             tfs.train.AdamAsyncOptimizer(0.05),
             replicas_to_aggregate=cluster.num_tasks("worker"),
@@ -63,7 +62,7 @@ def main(_: list[str]) -> None:
             if supervisor.should_stop() or step >= LAST_STEP:
                 break
             # The value of the train op is the step that the next gradient is for.
-            feed = click_model.feed(inputs, batch)
+            feed = clicks.feed(inputs, batch)
             value, step = session.run([loss, train_op], feed)
             losses.append(value)
         if is_chief:

@@ -57,11 +57,7 @@ SHOWN_WORDS = (
 class SkipGram(tf.keras.Model):
     """Predicts the words around a word from that word's vector.
 
-    Args:
-        corpus: The text whose vocabulary is learned.
-        dimensions: Length of a word's vector.
-        negatives: How many random words each batch tells its true contexts from.
-        seed: Seeds the initial vectors and the random words.
+    Each batch tells its true contexts from random words, the `negatives`.
     """
 
     def __init__(
@@ -154,19 +150,13 @@ class SkipGram(tf.keras.Model):
 
 
 class Progress(tf.keras.callbacks.Callback):
-    """Prints a line and notes loss and time at the end of each epoch.
-
-    Attributes:
-        steps: Batches trained on so far, at the end of each epoch.
-        losses: The mean loss in each epoch.
-        seconds: Time since the start of the training, at the end of each epoch.
-    """
+    """Prints a line and notes loss and time at the end of each epoch."""
 
     def __init__(self, corpus: pydoc_corpus.Corpus):
         super().__init__()
-        self.steps: list[int] = []
-        self.losses: list[float] = []
-        self.seconds: list[float] = []
+        self.steps: list[int] = []  # batches trained on so far
+        self.losses: list[float] = []  # the mean in each epoch
+        self.seconds: list[float] = []  # since the training began
         self._corpus = corpus
 
     def on_train_begin(self, logs: dict | None = None):
@@ -212,20 +202,14 @@ def nearest(
     return [corpus.words[i] for i in order if i != word_id][:count]
 
 
-def connect() -> tf.distribute.ParameterServerStrategy:
-    """Connects to the cluster that TF_CONFIG describes."""
-    resolver, _, _ = ps_cluster.resolve(
-        "tf-syncrep launch --workers 2 --ps 2 examples/word_vectors.py"
-    )
-    return tf.distribute.ParameterServerStrategy(resolver)
-
-
 def train(
     corpus: pydoc_corpus.Corpus, options: argparse.Namespace
 ) -> tuple[np.ndarray, Progress]:
     """Trains on the cluster; returns the vectors `[words, dimensions]`."""
     epochs = max(1, round(options.steps / options.steps_per_epoch))
-    strategy = connect()
+    strategy, _ = ps_cluster.connect(
+        "tf-syncrep launch --workers 2 --ps 2 examples/word_vectors.py"
+    )
     progress = Progress(corpus)
     with strategy.scope():
         model = SkipGram(corpus, options.dimensions, options.negatives, options.seed)
@@ -304,25 +288,20 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="Trains word vectors on Python's own help pages."
     )
-    parser.add_argument(
-        "--steps", type=ps_cluster.positive, default=7000, help="batches in all"
-    )
-    parser.add_argument("--steps-per-epoch", type=ps_cluster.positive, default=200)
-    parser.add_argument(
-        "--batch-size", type=ps_cluster.positive, default=1024, help="pairs"
-    )
-    parser.add_argument("--dimensions", type=ps_cluster.positive, default=64)
-    parser.add_argument(
-        "--negatives", type=ps_cluster.positive, default=64, help="for a batch"
-    )
-    parser.add_argument("--learning-rate", type=float, default=5e-3)
-    parser.add_argument(
+    add, positive = parser.add_argument, ps_cluster.positive
+    add("--steps", type=positive, default=7000, help="batches in all")
+    add("--steps-per-epoch", type=positive, default=200)
+    add("--batch-size", type=positive, default=1024, help="pairs")
+    add("--dimensions", type=positive, default=64)
+    add("--negatives", type=positive, default=64, help="for a batch")
+    add("--learning-rate", type=float, default=5e-3)
+    add(
         "--replicas-to-aggregate",
-        type=ps_cluster.positive,
+        type=positive,
         help="train synchronously, with so many gradients in an update",
     )
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--output", type=pathlib.Path, default="build/demo")
+    add("--seed", type=int, default=1)
+    add("--output", type=pathlib.Path, default="build/demo")
     return parser.parse_args()
 
 

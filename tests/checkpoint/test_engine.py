@@ -17,10 +17,9 @@ from waiting import until
 
 from tf_syncrep.python.checkpoint import directory
 from tf_syncrep.python.checkpoint import engine as engine_lib
-from tf_syncrep.python.checkpoint.arguments import Options
 from tf_syncrep.python.checkpoint.contents import Contents, OfPart, Piece
 from tf_syncrep.python.checkpoint.directory import DamagedError, Directory
-from tf_syncrep.python.checkpoint.engine import Engine
+from tf_syncrep.python.checkpoint.engine import Engine, Options
 from tf_syncrep.python.checkpoint.function_calls import FunctionCalls
 
 ROWS, WIDTH = 1000, 4
@@ -101,6 +100,29 @@ def test_folder_takes_one_checkpoint_at_a_time_whoever_writes_it(tmp_path):
     assert saving.wait().number == 1
     state.train()
     save(engine(tmp_path), state)
+    assert_equal(restored(tmp_path)[1], state.read())
+
+
+def test_folder_that_hangs_holds_a_training_up_only_so_long(tmp_path, monkeypatch):
+    of, state, answers = engine(tmp_path), State(), threading.Event()
+    next_number = of.directory.next_number
+
+    def hanging():
+        answers.wait()
+        return next_number()
+
+    monkeypatch.setattr(of.directory, "next_number", hanging)
+    monkeypatch.setattr(engine_lib, "_FOLDER_SECS", 0.1)
+    with pytest.raises(TimeoutError, match=r"has not answered for 0\.1 s"):
+        begin(of, state)
+    with pytest.raises(RuntimeError, match="one is being written"):
+        begin(of, state)  # what was asked before may still come
+    answers.set()
+    until(lambda: not engine_lib._being_written)
+    assert os.listdir(tmp_path) == ["ckpt-1.writing"]
+    monkeypatch.setattr(engine_lib, "_FOLDER_SECS", 30.0)
+    save(of, state)
+    assert not [name for name in os.listdir(tmp_path) if "writing" in name]
     assert_equal(restored(tmp_path)[1], state.read())
 
 

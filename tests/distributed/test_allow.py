@@ -294,6 +294,10 @@ def test_bad_input_is_one_line_and_status_2(command, value, reason):
 CONFIG = TaskConfig({"worker": ["[fd00::1]:1", "w:1"], "ps": ["10.0.0.1:1"]}, "ps", 0)
 
 
+# They keep gRPC away from proxies.
+NO_PROXY = dict.fromkeys(["no_proxy", "NO_PROXY"], "fd00::1,w,10.0.0.1")
+
+
 def test_environment_keeps_what_else_is_preloaded():
     base = {"LD_PRELOAD": "libtcmalloc.so /x/y.so", "HOME": "/h"}
     environ = allow.environment("cluster, ::ffff:10.1.0.0/112", CONFIG, base)
@@ -309,8 +313,9 @@ def test_environment_keeps_what_else_is_preloaded():
     assert allow.environment("all", CONFIG, environ) == {
         "HOME": "/h",
         "LD_PRELOAD": "libtcmalloc.so:/x/y.so",
+        **NO_PROXY,
     }
-    assert allow.environment("all", CONFIG, {}) == {}
+    assert allow.environment("all", CONFIG, {}) == NO_PROXY
 
 
 @pytest.mark.parametrize(
@@ -329,7 +334,7 @@ def test_a_library_that_cannot_be_preloaded_opens_no_port(
         (folder / "libtf_syncrep_allow.so").touch()
     with pytest.raises(UsageError, match=f"{message}.*; --allow all opens"):
         allow.environment("local", CONFIG, {})
-    assert allow.environment("all", CONFIG, {}) == {}
+    assert allow.environment("all", CONFIG, {}) == NO_PROXY
 
 
 _WITHOUT_THREAD = """

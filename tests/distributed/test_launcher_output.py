@@ -121,7 +121,7 @@ def test_tensorflows_lines_of_information_are_for_those_who_ask(
     (task,) = local_cluster.tasks_of({"worker": ["localhost:1"]})
     name = "TF_CPP_MIN_LOG_LEVEL"
     assert local_cluster.environment(task, given)[name] == of_script
-    assert local_cluster.server_environment(task, given)[name] == of_server
+    assert local_cluster.environment(task, given, serves=True)[name] == of_server
 
 
 def test_what_the_locale_cannot_show_is_replaced(script):

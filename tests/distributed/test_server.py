@@ -12,7 +12,7 @@ import tensorflow as tf
 import waiting
 from process_threads import threads_named
 
-from tf_syncrep.python.distribute import memory, threads
+from tf_syncrep.python.distribute import server, threads
 from tf_syncrep.python.distribute.cluster import TaskConfig
 from tf_syncrep.python.distribute.readiness import grpc_answers
 
@@ -63,7 +63,7 @@ def test_the_memory_of_large_messages_is_used_again():
 
 
 def test_what_the_environment_says_of_memory_is_left_alone():
-    assert not memory.keep_for_messages({"MALLOC_ARENA_MAX": "2"})
+    assert not server.keep_memory_for_messages({"MALLOC_ARENA_MAX": "2"})
 
 
 def test_serves_the_task_at_its_address_again_after_a_kill_and_ends_by_signals(

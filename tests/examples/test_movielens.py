@@ -10,7 +10,7 @@ import re
 import commands
 import made_movielens
 import movielens_files
-import movielens_settings
+import movielens_models
 import movielens_tasks
 import programs
 import pytest
@@ -92,7 +92,7 @@ def test_no_training_goes_on_from_weights_that_saw_what_it_is_tested_on(
     cluster = movielens.Cluster(tf.distribute.get_strategy(), workers=1, quorum=0)
     for seed, left_out in ((0, "last"), (0, "any"), (1, "any"), (0, "last")):
         settings = dataclasses.replace(
-            movielens_settings.SETTINGS["neumf"], seed=seed, left_out=left_out
+            movielens_models.SETTINGS["neumf"], seed=seed, left_out=left_out
         )
         task = movielens_tasks.ranking(data, settings)
         with pytest.raises(InterruptedError):

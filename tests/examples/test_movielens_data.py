@@ -6,7 +6,7 @@ import zipfile
 import made_movielens
 import movielens_batches
 import movielens_files
-import movielens_splits
+import movielens_tasks
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -112,21 +112,21 @@ def test_the_last_rating_of_each_user_is_left_out():
     users = np.array([2, 0, 0, 2, 0, 5])
     times = np.array([9, 4, 7, 1, 7, 3])
     # Of user 0's two last ratings, the one later in the file counts.
-    assert movielens_splits.leave_one_out(users, times).tolist() == [
+    assert movielens_tasks.leave_one_out(users, times).tolist() == [
         *(True, False, False, False, True, True)
     ]
 
 
 def test_folds_are_parts_of_the_same_size_that_are_all_together():
-    folds = [movielens_splits.fold(1003, i) for i in range(movielens_splits.FOLDS)]
+    folds = [movielens_tasks.fold(1003, i) for i in range(movielens_tasks.FOLDS)]
     assert np.all(np.sum(folds, axis=0) == 1)
     assert {int(fold.sum()) for fold in folds} == {200, 201}
-    np.testing.assert_array_equal(folds[2], movielens_splits.fold(1003, 7))
+    np.testing.assert_array_equal(folds[2], movielens_tasks.fold(1003, 7))
 
 
 def test_lists_have_the_right_film_first_and_none_that_the_user_rated(data):
-    tested = movielens_splits.leave_one_out(data.users, data.times)
-    users, lists = movielens_splits.lists_to_rank(data, tested, 99, seed=3)
+    tested = movielens_tasks.leave_one_out(data.users, data.times)
+    users, lists = movielens_tasks.lists_to_rank(data, tested, 99, seed=3)
     assert lists.shape == (40, 100)
     np.testing.assert_array_equal(lists[:, 0], data.items[tested])
     for user, candidates in zip(users, lists, strict=True):
@@ -134,9 +134,9 @@ def test_lists_have_the_right_film_first_and_none_that_the_user_rated(data):
         assert not set(candidates[1:].tolist()) & set(
             data.items[data.users == user].tolist()
         )
-    again = movielens_splits.lists_to_rank(data, tested, 99, seed=3)
+    again = movielens_tasks.lists_to_rank(data, tested, 99, seed=3)
     np.testing.assert_array_equal(again[1], lists)
-    other = movielens_splits.lists_to_rank(data, tested, 99, seed=4)
+    other = movielens_tasks.lists_to_rank(data, tested, 99, seed=4)
     assert np.mean(other[1][:, 1:] == lists[:, 1:]) < 0.1
 
 

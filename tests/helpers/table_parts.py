@@ -20,46 +20,36 @@ class TablePart:
         self.keys = tf.Variable(table_ops.table_zeros([rows], tf.int64))
         self.uses = tf.Variable(table_ops.table_zeros([rows, 2], tf.int32))
 
-    @property
-    def columns(self):
-        return self.keys.handle, self.uses.handle
-
     def find(self, request, insert, transfer_dtype=None):
         return table_ops.table_find(
-            *(self.index, self.vectors.handle, *self.columns, request),
-            insert=insert,
-            shape=self.vectors.shape,
-            dtype=self.dtype,
-            transfer_dtype=transfer_dtype,
+            self, request, insert=insert, transfer_dtype=transfer_dtype
         )
 
     def maintain(self, step, evict, unused_for, slot_initial=0.0):
         return table_ops.table_maintain(
-            *(self.index, self.vectors.handle, *self.columns, step),
-            slots=[slot.handle for slot in self.slots],
-            slot_initials=[slot_initial] * len(self.slots),
+            self,
+            step,
+            slots=[(slot, slot_initial) for slot in self.slots],
             evict=evict,
             unused_for=unused_for,
-            dtype=self.dtype,
         )
 
     def release(self, keys, table=0, rests=True, sets_back=False, slot_initial=0.0):
         return table_ops.table_release(
-            *(self.index, self.vectors.handle, *self.columns, table, keys),
+            self,
+            table,
+            keys,
             rests=rests,
             sets_back=sets_back,
-            slots=[slot.handle for slot in self.slots],
-            slot_initials=[slot_initial] * len(self.slots),
-            dtype=self.dtype,
+            slots=[(slot, slot_initial) for slot in self.slots],
         )
 
     def gradient(self, request, rows, gradient):
-        return table_ops.table_gradient(
-            self.index, *self.columns, request, rows, gradient, dtype=self.dtype
-        )
+        inputs = self.index, self.keys.handle, self.uses.handle, request, rows, gradient
+        return table_ops.table_gradient(*inputs, dtype=self.dtype)
 
     def stats(self, table=0):
         return table_ops.table_stats(self.index)[table]
 
     def export(self, table=0):
-        return table_ops.table_export(self.index, *self.columns, table)
+        return table_ops.table_export(self, table)

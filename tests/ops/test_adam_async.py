@@ -18,6 +18,7 @@ from rule_steps import (
 
 import tf_syncrep as tfs
 from tf_syncrep.python.ops import adam_async_ops
+from tf_syncrep.python.ops.stochastic_rounding import rounding_inputs
 
 pytestmark = pytest.mark.usefixtures("device")
 
@@ -240,6 +241,32 @@ def test_resource_ops_return_an_operation(kind):
         assert op.outputs == []
 
 
+ROUNDED = {
+    "dense": adam_async_ops.resource_apply_adam_async_rounded,
+    "sparse": adam_async_ops.resource_sparse_apply_adam_async_rounded,
+}
+
+
+@each_kind
+def test_ops_that_round_take_a_count_and_move_slots_as_others_do(kind):
+    """So the ops with DeepRec's names keep DeepRec's inputs."""
+    state = AdamAsync("adam_async", (6, 4), tf.bfloat16)
+    grad, indices = gradient(kind, state)
+    with tf.device("CPU:0"):
+        count = tf.Variable([0], dtype=tf.int64)
+        variables = [tf.Variable(x) for x in state.values.values()]
+    numbers = [tf.constant(state.numbers[name]) for name in state.NAMES]
+    ROUNDED[kind](
+        *[x.handle for x in variables],
+        *(*numbers, grad, *([] if indices is None else [indices])),
+        **rounding_inputs(tfs.ops.StochasticRounding(count)),
+    )
+    assert count.numpy() == [-1]
+    expected = state.expected(grad, indices)
+    for name, slot in zip(state.slots, variables[1:], strict=True):
+        np.testing.assert_allclose(slot, expected[name], 5e-6, 5e-6, err_msg=name)
+
+
 def test_a_step_is_taken_on_the_device_of_the_test(device):
     state = AdamAsync("adam_async", (5,))
     variables = state.make()
@@ -248,22 +275,3 @@ def test_a_step_is_taken_on_the_device_of_the_test(device):
     grad = random_array(110, (5,), tf.float32)
     state.apply(variables, grad)
     state.check({name: x.numpy() for name, x in variables.items()}, grad)
-
-
-@pytest.mark.parametrize(
-    ("step", "indices"),
-    [
-        (adam_async_ops.resource_apply_adam_async_rounded, ()),
-        (adam_async_ops.resource_sparse_apply_adam_async_rounded, ([0, 1],)),
-    ],
-    ids=["dense", "sparse"],
-)
-def test_ops_that_round_take_a_count_beside_the_inputs_of_deeprec(step, indices):
-    var = tf.Variable(tf.ones([2, 3], tf.bfloat16))
-    slots = [tf.Variable(tf.zeros([2, 3])) for _ in range(2)]
-    powers = [tf.Variable([0.9]), tf.Variable([0.999])]
-    rounding = tfs.ops.StochasticRounding(tf.Variable([0], dtype=tf.int64))
-    handles = [x.handle for x in (var, *slots, *powers)]
-    numbers = [tf.constant(x) for x in (0.001, 0.9, 0.999, 1e-7)]
-    step(rounding, *handles, *numbers, tf.ones([2, 3], tf.bfloat16), *indices)
-    assert rounding.count.numpy() == [-1]

@@ -10,6 +10,7 @@ import tensorflow as tf
 from table_parts import TablePart
 from waiting import in_thread
 
+import tf_syncrep as tfs
 from tf_syncrep.python.embedding import compat
 from tf_syncrep.python.ops import embedding_ops, table_ops
 
@@ -69,11 +70,7 @@ class Part(TablePart):
         return table_ops.TableStats(*super().stats(table).numpy())
 
     def import_(self, keys, last_uses, counts, table=0):
-        return table_ops.table_import(
-            *(self.index, self.vectors.handle, *self.columns),
-            *(table, keys, last_uses, counts),
-            dtype=self.dtype,
-        )
+        return table_ops.table_import(self, table, keys, last_uses, counts)
 
     def check(self):
         """Compares everything with the twins."""
@@ -325,6 +322,27 @@ def test_gradients_flow_to_the_rows_of_the_keys(num_shards, in_graph):
     np.testing.assert_array_equal(by_key[False, 7], factors[0][1])
     np.testing.assert_array_equal(by_key[True, 1 << 50], np.ones(WIDTH))
     assert len(by_key) == 5
+
+
+def test_a_key_that_a_request_has_twice_is_clipped_as_the_sum_of_its_gradients():
+    part = Part([normal()])
+    part.find(part.request([[3, 7]]), True)
+    before = part.vectors.numpy()
+    optimizer = tfs.keras.SGD(1.0, clipnorm=1.0)
+    optimizer.build([part.vectors])
+
+    @tf.function
+    def step(request):
+        with tf.GradientTape() as tape:
+            compat.tell_tapes(part.vectors)
+            _, values = part.find(request, True)
+            loss = tf.reduce_sum(values)
+        optimizer.apply_gradients([(tape.gradient(loss, part.vectors), part.vectors)])
+
+    step(part.request([[3, 7, 3]]))
+    moved = before - part.vectors.numpy()
+    np.testing.assert_allclose(np.linalg.norm(moved), 1, rtol=1e-5)
+    np.testing.assert_allclose(moved[0], 2 * moved[1], rtol=1e-5)
 
 
 @pytest.mark.parametrize("transfer_dtype", [tf.half, tf.bfloat16])

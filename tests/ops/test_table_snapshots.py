@@ -38,11 +38,8 @@ class Part(TablePart):
         return self.find(tf.concat([[keys.shape[0]], keys], 0), True)
 
     def load(self, keys, last_use):
-        return table_ops.table_import(
-            *(self.index, self.vectors.handle, *self.columns, 0),
-            *(keys, [last_use] * len(keys), [1] * len(keys)),
-            dtype=tf.float32,
-        )
+        uses = [last_use] * len(keys), [1] * len(keys)
+        return table_ops.table_import(self, 0, keys, *uses)
 
     def maintain(self, step, unused_for, evict=None):
         return super().maintain(step, [evict], [unused_for])

@@ -7,6 +7,7 @@ import tf_syncrep as tfs
 from tf_syncrep.python.keras.sync_replicas.cluster import keeping
 from tf_syncrep.python.keras.sync_replicas.cluster.cluster_ops import ClusterOps
 from tf_syncrep.python.keras.sync_replicas.cluster.updater import Updater
+from tf_syncrep.python.ops import sync_gate_ops
 
 DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
 ROWS, WIDTH = 20_000, 16  # 1.28 MB: written by rows
@@ -47,8 +48,8 @@ def test_an_update_keeps_all_rows_that_it_will_write(make, keeps_all):
 def test_rows_are_kept_before_anything_of_an_update_is_written():
     table, slot = (tf.Variable(tf.zeros([ROWS, WIDTH])) for _ in range(2))
     ops = ClusterOps(1, 1, 60.0, 600.0, False, True, DEVICE)
-    ops.open(tf.constant(0, tf.int64))
-    ops.contribute(ops.acquire(), [gradient_of_a_row()], [table], [table])
+    ops.at_gate(sync_gate_ops.sync_gate_open, tf.constant(0, tf.int64))
+    ops.contribute(ops.acquire(), [gradient_of_a_row()], [table])
     updater = Updater(
         ops,
         tf.distribute.get_strategy(),

@@ -50,7 +50,7 @@ def stats_of(model):
 
 def slots_of(model):
     by_part = row_slots([model.optimizer], model.layers[0]._growing).values()
-    return [slot.variable.numpy() for x in by_part for slot in x.values()]
+    return [slot.variable.numpy() for slots in by_part for slot in slots]
 
 
 def suspended(folder):

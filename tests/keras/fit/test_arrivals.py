@@ -8,8 +8,11 @@ import tensorflow as tf
 
 from tf_syncrep.python.keras.fit import results as results_module
 from tf_syncrep.python.keras.fit.batches import Scheduled
-from tf_syncrep.python.keras.fit.results import Arrivals, StepCancelledError
-from tf_syncrep.python.keras.fit.silence import Silence
+from tf_syncrep.python.keras.fit.results import (
+    Arrivals,
+    Silence,
+    StepCancelledError,
+)
 
 
 class Coordinator:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import tf_syncrep as tfs
 from tf_syncrep.python.keras.fit import api, building, checks, progress
-from tf_syncrep.python.keras.fit.reading_order import differs_between_workers
+from tf_syncrep.python.keras.fit.worker_datasets import differs_between_workers
 from tf_syncrep.python.keras.parts import optimizers_of
 
 # Arguments of fit, evaluate and predict.

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_syncrep.python.keras.fit.chunks import (
+from tf_syncrep.python.keras.fit.worker_datasets import (
     ITERATOR_SPEC,
     batch_of,
     in_chunks,

@@ -14,9 +14,9 @@ from waiting import in_thread
 
 from tf_syncrep.python.keras.compat.tracing import scratch_graph
 from tf_syncrep.python.keras.fit.batches import WorkersBatches
-from tf_syncrep.python.keras.fit.exact_state import exact_state
 from tf_syncrep.python.keras.fit.execution import Execution
 from tf_syncrep.python.keras.fit.metrics import NO_METRICS, Metrics, Results, metrics_of
+from tf_syncrep.python.keras.fit.step import exact_state, number_of
 
 
 class Drawing:
@@ -24,7 +24,7 @@ class Drawing:
 
     metrics, prefetch_rows = NO_METRICS, False
 
-    def __call__(self, number, handles, batch):
+    def __call__(self, handles, batch):
         sampled, _, _ = tf.random.log_uniform_candidate_sampler(
             [[tf.cast(batch, tf.int64)]], 1, 4, unique=True, range_max=10**6, seed=1
         )
@@ -41,9 +41,9 @@ class Numbered:
 
     metrics, prefetch_rows = NO_METRICS, False
 
-    def __call__(self, number, handles, batch):
+    def __call__(self, handles, batch):
         del handles, batch
-        return number()
+        return number_of(self.next_number)
 
     def of_all(self, results):
         return tf.stack(results)
@@ -51,8 +51,8 @@ class Numbered:
 
 def execution_of(step, data, size):
     numbers = itertools.count(10)
-    reading = WorkersBatches(data, 1, data.element_spec).reading()
-    return Execution(step, reading, size, lambda: next(numbers))
+    step.next_number = lambda: next(numbers)
+    return Execution(step, WorkersBatches, data.element_spec, size)
 
 
 def call(execution, data):
@@ -87,8 +87,8 @@ def test_threads_that_prepare_data_draw_as_before_while_a_step_is_traced():
 
         metrics, prefetch_rows = NO_METRICS, False
 
-        def __call__(self, number, handles, batch):
-            with exact_state(number):
+        def __call__(self, handles, batch):
+            with exact_state(lambda: number_of(self.next_number)):
                 draw_elsewhere()
             return tf.cast(batch, tf.float32)
 
@@ -128,10 +128,10 @@ def test_steps_are_traced_by_one_thread_at_a_time():
     met = threading.Barrier(2)
 
     class Meeting(Numbered):
-        def __call__(self, number, handles, batch):
+        def __call__(self, handles, batch):
             with contextlib.suppress(threading.BrokenBarrierError):
                 met.wait(timeout=0.5)
-            return super().__call__(number, handles, batch)
+            return super().__call__(handles, batch)
 
     def trace():
         data = iter(tf.data.Dataset.range(1000))
@@ -290,7 +290,7 @@ def test_functions_that_update_metrics_are_traced_for_each_execution():
         def __init__(self):
             self.metrics = metrics
 
-        def __call__(self, number, handles, batch):
+        def __call__(self, handles, batch):
             with metrics.steps_on(handles):
                 add(batch)
                 return x.read_value()
@@ -299,8 +299,9 @@ def test_functions_that_update_metrics_are_traced_for_each_execution():
             return results[-1]
 
     data = tf.data.Dataset.from_tensors(tf.constant(1)).repeat()
-    reading = WorkersBatches(data, 1, data.element_spec).reading()
-    executions = [Execution(Adding(), reading, size, int) for size in (1, 3)]
+    executions = [
+        Execution(Adding(), WorkersBatches, data.element_spec, size) for size in (1, 3)
+    ]
     iterator = iter(data)
     with scratch_graph():
         add(tf.constant(1))

@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 import tf_syncrep as tfs
-from tf_syncrep.python.keras.fit import silence
+from tf_syncrep.python.keras.fit import results
 
 pytestmark = pytest.mark.ci
 
@@ -78,7 +78,7 @@ def train(kind):
 
 
 def train_impatiently():
-    silence.FIRST_SECS = 1.0
+    results.FIRST_SECS = 1.0
     train("asynchronous")
 
 

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tf_syncrep.python.keras.sync_replicas.cluster.cluster_ops import ClusterOps
 from tf_syncrep.python.keras.sync_replicas.cluster.cluster_rounds import ClusterRounds
+from tf_syncrep.python.ops import sync_gate_ops
 from tf_syncrep.python.sync import gate_stats
 
 DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
@@ -24,6 +25,16 @@ def make(quorum=1, reject_nonfinite=False):
     return ClusterOps(quorum, quorum, 60.0, 600.0, reject_nonfinite, True, DEVICE)
 
 
+def open_gate(ops):
+    return ops.at_gate(sync_gate_ops.sync_gate_open, tf.constant(0, tf.int64))
+
+
+def full_round(ops, generation):
+    return ops.quorum_of(
+        sync_gate_ops.sync_gate_wait_quorum, generation, timeout_secs=30.0
+    )
+
+
 def gradients(value):
     rows = tf.IndexedSlices(tf.fill([1, 1], value), tf.constant([3]))
     return [tf.fill([2], value), rows]
@@ -31,22 +42,23 @@ def gradients(value):
 
 def contribute(rounds, variables, value):
     permit = rounds.acquire()
-    rounds.contribute(permit, gradients(value), variables, variables)
+    rounds.contribute(permit, gradients(value), variables)
 
 
 def stats_of(rounds):
-    stats = gate_stats.to_dict(*(x.numpy() for x in rounds.stats()))
+    stats = rounds.at_gate(sync_gate_ops.sync_gate_stats)
+    stats = gate_stats.to_dict(*(x.numpy() for x in stats))
     sync_accounting.assert_identities(stats)
     return stats
 
 
 def test_nonfinite_gradient_is_rejected_on_request_and_the_round_goes_on(variables):
     rounds = make(reject_nonfinite=True)
-    generation = rounds.open(tf.constant(0, tf.int64))
+    generation = open_gate(rounds)
     contribute(rounds, variables, float("nan"))
     assert stats_of(rounds)["rejected"] == 1
     contribute(rounds, variables, 3.0)
-    (dense, _), _ = rounds.take(rounds.wait_quorum(generation, 30.0))
+    (dense, _), _ = rounds.take(full_round(rounds, generation))
     assert dense.numpy().tolist() == [3.0, 3.0]
 
 
@@ -55,21 +67,22 @@ def test_batches_are_done_whose_gradients_are_applied_or_rejected(variables):
     optimizer = types.SimpleNamespace(iterations=tf.Variable(0, dtype=tf.int64))
     strategy = tf.distribute.get_strategy()
     rounds = ClusterRounds(ops, strategy, optimizer, update=None)
-    generation = ops.open(tf.constant(0, tf.int64))
+    generation = open_gate(ops)
     contribute(ops, variables, float("nan"))
     rounds.begin_epoch(3)
     contribute(ops, variables, float("nan"))
     contribute(ops, variables, 1.0)
     assert rounds.num_done(99) == 4
-    quorum = ops.wait_quorum(generation, 30.0)
+    quorum = full_round(ops, generation)
     ops.take(quorum)
-    ops.advance(generation, quorum, tf.constant(1, tf.int64))
+    step = tf.constant(1, tf.int64)
+    ops.at_gate(sync_gate_ops.sync_gate_advance, generation, quorum[0], step)
     assert rounds.num_done(99) == 5
 
 
 def test_permit_that_is_given_back_frees_its_place(variables):
     rounds = make()
-    rounds.open(tf.constant(0, tf.int64))
+    open_gate(rounds)
     rounds.give_back(rounds.acquire())
     contribute(rounds, variables, 1.0)
     assert stats_of(rounds)["committed"] == 1
@@ -77,20 +90,20 @@ def test_permit_that_is_given_back_frees_its_place(variables):
 
 def test_gradients_of_fewer_variables_are_refused(variables):
     rounds = make()
-    rounds.open(tf.constant(0, tf.int64))
+    open_gate(rounds)
     permit = rounds.acquire()
-    rounds.contribute(permit, gradients(1.0), variables, variables)
+    rounds.contribute(permit, gradients(1.0), variables)
     with pytest.raises(ValueError, match="gradients of the same kinds for the same"):
-        rounds.contribute(permit, gradients(1.0)[:1], variables[:1], variables[:1])
+        rounds.contribute(permit, gradients(1.0)[:1], variables[:1])
 
 
 def test_bad_gradient_pushes_nothing(variables):
     rounds = make()
-    rounds.open(tf.constant(0, tf.int64))
+    open_gate(rounds)
     permit = rounds.acquire()
     bad = tf.IndexedSlices(tf.constant([[1.0]]), tf.constant([5]))
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"indices in \[0, 5\)"):
-        rounds.contribute(permit, [tf.ones([2]), bad], variables, variables)
+        rounds.contribute(permit, [tf.ones([2]), bad], variables)
     assert stats_of(rounds)["admitted"] == 0
     contribute(rounds, variables, 1.0)
     assert stats_of(rounds)["committed"] == 1
@@ -99,7 +112,7 @@ def test_bad_gradient_pushes_nothing(variables):
 def test_functions_make_no_handles(variables):
     # TensorFlow would run ops that make handles in order, one task after the other.
     rounds = make()
-    generation = rounds.open(tf.constant(0, tf.int64))
+    generation = open_gate(rounds)
 
     @tf.function
     def step():
@@ -107,7 +120,7 @@ def test_functions_make_no_handles(variables):
 
     @tf.function
     def take():
-        rounds.take(rounds.wait_quorum(generation, 30.0))
+        rounds.take(full_round(rounds, generation))
 
     step()
     take()
@@ -145,7 +158,7 @@ def test_gradients_for_the_gates_own_task_are_told_of_by_themselves(
 
 def test_steps_of_a_function_tell_the_gate_once_who_the_worker_is():
     ops, other = make(), make()
-    ops.open(tf.constant(0, tf.int64))
+    open_gate(ops)
 
     @tf.function(autograph=False)
     def steps():
@@ -177,15 +190,15 @@ def test_gate_is_placed_until_it_is_made(variables):
     assert rounds.device == OTHER
     rounds.place_gate(variables)
     assert rounds.device == DEVICE
-    rounds.open(tf.constant(0, tf.int64))
+    open_gate(rounds)
     rounds.place_gate(elsewhere)
     assert rounds.device == DEVICE
 
 
 def test_two_optimizers_have_gates_of_their_own(variables):
     first, second = make(), make()
-    first.open(tf.constant(0, tf.int64))
-    second.open(tf.constant(0, tf.int64))
+    open_gate(first)
+    open_gate(second)
     contribute(first, variables, 1.0)
     assert stats_of(first)["committed"] == 1
     assert stats_of(second)["committed"] == 0

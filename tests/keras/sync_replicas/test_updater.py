@@ -13,6 +13,7 @@ from tf_syncrep.python.keras import cluster
 from tf_syncrep.python.keras.sync_replicas.cluster import updater as updaters
 from tf_syncrep.python.keras.sync_replicas.cluster.cluster_ops import ClusterOps
 from tf_syncrep.python.keras.sync_replicas.cluster.cluster_rounds import ClusterRounds
+from tf_syncrep.python.ops import sync_gate_ops
 
 DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
 
@@ -174,8 +175,10 @@ def test_wait_for_servers_that_hang_says_so(call, rounds, monkeypatch, caplog):
 
 
 def test_epoch_that_waits_for_servers_that_hang_says_so(rounds, monkeypatch, caplog):
-    hang = hangs_until_said(monkeypatch, caplog, rounds._ops.stats())
-    monkeypatch.setattr(rounds._ops, "stats", hang)
+    stats = rounds._ops.at_gate(sync_gate_ops.sync_gate_stats)
+    monkeypatch.setattr(
+        rounds._ops, "at_gate", hangs_until_said(monkeypatch, caplog, stats)
+    )
     rounds.begin_epoch(0)
 
 

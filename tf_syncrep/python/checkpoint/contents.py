@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -135,16 +135,13 @@ class Contents:
     `of_parts`: variables of parts; they are also among the wholes of the shares. Each
     is an `OfPart`, or has its `variable`, `names` and `stored_names`. `copies`: pairs
     of a variable that is saved and another copy of it. `weights`: names of wholes that
-    are trained. If one is not finite, the training has come to nothing. `as_saved`:
-    returns the same under the names of an older checkpoint, given those of its tables
-    that grow.
+    are trained. If one is not finite, the training has come to nothing.
     """
 
     of_parts: list[Any] = dataclasses.field(default_factory=list)
     copies: list[tuple[Any, Any]] = dataclasses.field(default_factory=list)
     keyed_tables: list[KeyedTable] = dataclasses.field(default_factory=list)
     weights: list[str] = dataclasses.field(default_factory=list)
-    as_saved: Callable[[Collection[str]], Contents] | None = None
     _shares: dict[str, Share] = dataclasses.field(default_factory=dict)
 
     @property

@@ -7,6 +7,7 @@ some kilobytes. No row of a table passes through the coordinator.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import re
@@ -20,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from tf_syncrep.python.checkpoint.arguments import Options
+from tf_syncrep.python.base.arguments import check_count, check_positive
 from tf_syncrep.python.checkpoint.contents import Contents
 from tf_syncrep.python.checkpoint.directory import DamagedError, Directory, Manifest
 
@@ -29,6 +30,8 @@ _KEYED = "keyed_tables"
 # Tasks are asked how far they got: soon at first, then less often.
 _FIRST_ASK_SECS = 0.02
 _LONGEST_ASK_SECS = 0.5
+# How long a training waits for the folder when a checkpoint begins.
+_FOLDER_SECS = 30.0
 # The errors of reading damaged files.
 _DAMAGE = (
     tf.errors.DataLossError,
@@ -39,6 +42,29 @@ _DAMAGE = (
 
 # Calls a function at the moment of a checkpoint, and returns when it has returned.
 Moment = Callable[[Callable[[], None]], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How checkpoints are written.
+
+    `full_every`: every k-th checkpoint is full, and 1 makes all full; the others hold
+    the rows that have changed since the checkpoint before. `max_kept_bytes`: how many
+    bytes of overwritten rows a task may keep. `max_bytes_per_sec`: how fast a task may
+    write; None for no limit.
+    """
+
+    keep: int = 1
+    full_every: int = 1
+    max_kept_bytes: int = 2**28
+    max_bytes_per_sec: float | None = None
+
+    def __post_init__(self):
+        for name in ("keep", "full_every", "max_kept_bytes"):
+            object.__setattr__(self, name, check_count(name, getattr(self, name)))
+        if (speed := self.max_bytes_per_sec) is not None:
+            speed = check_positive("max_bytes_per_sec", speed)
+            object.__setattr__(self, "max_bytes_per_sec", speed)
 
 
 class Calls(Protocol):
@@ -99,10 +125,7 @@ class Saving:
         return self._over.is_set()
 
     def wait(self) -> Manifest:
-        """Waits until it is complete.
-
-        Raises Exception: it has failed.
-        """
+        """Waits until it is complete; raises the error with which it failed."""
         self.wait_until_over()
         if self.error is not None:
             raise self.error
@@ -134,10 +157,7 @@ class Engine:
         self._tidied = False
 
     def check_writable(self, contents: Contents) -> None:
-        """Checks that all tasks can write to the folder, if it has no checkpoint yet.
-
-        Raises ValueError: a task cannot write there, or writes elsewhere.
-        """
+        """Checks that all tasks can write to the folder, if it has none yet."""
         self.directory.check_writable(
             [share.device for share in contents.shares],
             lambda paths, text: self._calls.write(contents, paths, text),
@@ -164,7 +184,8 @@ class Engine:
         `state`: called at the moment of the checkpoint; returns what JSON can hold. Its
         entry "not_finite", if there is one, says what is not finite, so that nobody
         goes on from the checkpoint. Raises RuntimeError: another checkpoint is being
-        written. Raises Exception: the checkpoint could not begin.
+        written. Raises TimeoutError: the folder does not answer. Raises Exception: the
+        checkpoint could not begin.
         """
         path = self.directory.path
         with _being_written_lock:
@@ -176,32 +197,60 @@ class Engine:
                 "being written. Give each its own folder, or wait for the first. "
                 f"Received: directory={path!r}"
             )
+        room: concurrent.futures.Future[Any] = concurrent.futures.Future()
         try:
-            return self._begin(contents, state, moment)
+            self.prepare(contents)
+            if contents is not self._contents:
+                self._contents, self._base = contents, None
+            if not self._tidied:
+                self._calls.cancel()
+            room.set_running_or_notify_cancel()
+            threading.Thread(target=self._make_room, args=(room,), daemon=True).start()
+            try:
+                base, number = room.result(_FOLDER_SECS)
+            except concurrent.futures.TimeoutError:
+                raise TimeoutError(
+                    f"{path} has not answered for {_FOLDER_SECS:g} s"
+                ) from None
+            return self._begin(contents, state, moment, base, number)
         except BaseException:
-            _being_written.discard(path)
+            if room.running():
+                # Once the folder answers, what was made there is in the way.
+                room.add_done_callback(self._give_room_up)
+            else:
+                _being_written.discard(path)
             raise
 
-    def _begin(
-        self, contents: Contents, state: Callable[[], dict[str, Any]], moment: Moment
-    ) -> Saving:
-        self.prepare(contents)
-        if contents is not self._contents:
-            self._contents, self._base = contents, None
+    def _make_room(self, room: concurrent.futures.Future[Any]) -> None:
+        """Makes room for the next checkpoint: finds what it builds on, and its number.
+
+        A thread does it, since a folder that hangs must not stop the training.
+        """
         directory = self.directory
-        tf.io.gfile.makedirs(directory.path)
-        if not self._tidied:
-            self._calls.cancel()
-            directory.delete_leftovers()
-            self._tidied = True
-        base, self._base = self._next_base(), None
-        number = directory.next_number()
+        try:
+            tf.io.gfile.makedirs(directory.path)
+            if not self._tidied:
+                directory.delete_leftovers()
+                self._tidied = True
+            base, self._base = self._next_base(), None
+            number = directory.next_number()
+            tf.io.gfile.makedirs(directory.temporary(number))
+            room.set_result((base, number))
+        except BaseException as error:
+            room.set_exception(error)
+
+    def _give_room_up(self, room: concurrent.futures.Future[Any]) -> None:
+        del room
+        self._tidied = False
+        _being_written.discard(self.directory.path)
+
+    def _begin(self, contents, state, moment, base, number) -> Saving:
+        directory = self.directory
         num_shares = len(contents.shares)
         prefixes = [
             f"{directory.temporary(number)}/part-{i:05}-of-{num_shares:05}"
             for i in range(num_shares)
         ]
-        tf.io.gfile.makedirs(directory.temporary(number))
         token = uuid.uuid4().hex
         begun: dict[str, Any] = {}
 
@@ -307,18 +356,17 @@ class Engine:
     def restore(self, contents: Contents) -> Manifest | None:
         """Restores the newest whole checkpoint whose weights are finite.
 
-        `contents`: the variables to restore; the checkpoint may hold more. Returns the
-        checkpoint's manifest; None if there is no checkpoint, or none that is finite.
-        Raises ValueError: the newest checkpoint lacks a variable, or has another shape
-        for it; or all checkpoints were written by other programs. Raises DamagedError:
-        there are checkpoints, but none is whole.
+        The checkpoint may hold more than the contents. Returns None if there is no
+        checkpoint, or none that is finite. Raises ValueError: the newest checkpoint
+        lacks a variable, or has another shape for it; or all checkpoints were written
+        by other programs. Raises DamagedError: none is whole.
         """
         # Checkpoints that tasks are writing, and their base, belong to the past now.
         self._tidied, self._base = False, None
         damaged = []
         for manifest in reversed(self.directory.manifests()):
+            prefix = self.directory.prefix(manifest.number)
             if manifest.not_finite is not None:
-                prefix = self.directory.prefix(manifest.number)
                 logging.warning(
                     "Checkpoint %s is passed over: %s is not finite.",
                     prefix,
@@ -328,7 +376,6 @@ class Engine:
             try:
                 self._restore(contents, manifest)
             except (DamagedError, *_DAMAGE) as error:
-                prefix = self.directory.prefix(manifest.number)
                 logging.warning("Checkpoint %s cannot be restored: %s", prefix, error)
                 damaged.append(f"{prefix}: {error}")
             else:
@@ -344,10 +391,6 @@ class Engine:
     def _restore(self, contents: Contents, manifest: Manifest) -> None:
         prefixes = self.directory.check(manifest)
         saved = manifest.state.get(_KEYED, {})
-        if contents.as_saved and any(
-            x.name not in saved for x in contents.keyed_tables
-        ):
-            contents = contents.as_saved(saved)
         # Tables are in the full checkpoint, and all else is in each checkpoint.
         known = {**_shapes(prefixes[0]), **_shapes(prefixes[-1])}
         missing = sorted(contents.names - set(known))

@@ -1,4 +1,4 @@
-"""Enforces `--allow`, which says who may connect to a task.
+"""Whom a task talks to: who may connect to it (`--allow`), and by no proxy.
 
 TensorFlow's servers listen on all addresses of a machine and execute whatever they are
 sent. libtf_syncrep_allow.so (tf_syncrep/cc/preload) keeps others out: it is preloaded
@@ -23,12 +23,14 @@ _PRELOAD = "LD_PRELOAD"
 _LIBRARY_NAME = "libtf_syncrep_allow.so"
 _SIGN_OF_LIBRARY = "tf_syncrep_allow"
 
+# gRPC sends every channel through the proxy that grpc_proxy, https_proxy or http_proxy
+# names, unless the host is in the first of these that is set.
+_ONLY_GRPC = "no_grpc_proxy"
+_ALL_PROGRAMS = ("no_proxy", "NO_PROXY")
+
 
 def check(allow: str) -> None:
-    """Checks a value of `--allow`.
-
-    Raises UsageError: the value is malformed, or connections cannot be restricted here.
-    """
+    """Raises UsageError if a value is malformed, or cannot be enforced here."""
     if not _opens_to_all(allow):
         _networks(allow)
         _check_library()
@@ -39,17 +41,22 @@ def environment(
 ) -> dict[str, str]:
     """Returns the environment of a process to which only hosts in `allow` can connect.
 
-    Raises UsageError: see `check`.
+    In it gRPC uses no proxy for the tasks of the cluster: one that does not reach them
+    would make TensorFlow wait for ever. Raises UsageError: see `check`.
     """
     check(allow)
-    environ = dict(base)
+    environ, hosts = dict(base), _hosts(config)
+    only_grpc = [_ONLY_GRPC] if _ONLY_GRPC in environ else []
+    for variable in (*only_grpc, *_ALL_PROGRAMS):
+        others = filter(None, environ.get(variable, "").split(","))
+        environ[variable] = ",".join(dict.fromkeys([*others, *hosts]))
     others = [p for p in _preloaded(environ) if os.path.basename(p) != _LIBRARY_NAME]
     environ.pop(VARIABLE, None)
     if not _opens_to_all(allow):
         others.append(_library_path())
         sources = _networks(allow)
         if CLUSTER in _items(allow):
-            sources += _hosts(config)
+            sources += hosts
         environ[VARIABLE] = ",".join(dict.fromkeys(sources))
     environ[_PRELOAD] = ":".join(others)
     if not others:
@@ -58,12 +65,10 @@ def environment(
 
 
 def restrict_this_process(allow: str, config: TaskConfig) -> None:
-    """Restricts connections to this process to the hosts in `allow`.
+    """Gives this process the `environment` in which only hosts in `allow` can connect.
 
     The process restarts itself, with the same command and process id, if it was not
-    started with the library: a library is preloaded only when a program starts.
-
-    Raises UsageError: see `check`.
+    started so: a library is preloaded only when a program starts.
     """
     environ = environment(allow, config, os.environ)
     if environ != dict(os.environ):
@@ -136,10 +141,7 @@ def _library_path() -> str:
 
 
 def _check_library() -> None:
-    """Checks that the library can be preloaded.
-
-    Raises UsageError: it cannot.
-    """
+    """Raises UsageError if the library cannot be preloaded."""
     path, remedy = _library_path(), "--allow all opens the ports to everybody"
     if not os.path.exists(path):
         raise UsageError(

@@ -6,15 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import NoReturn
 
-from tf_syncrep.python.distribute import (
-    allow,
-    cluster,
-    ports,
-    proxies,
-    script,
-    server,
-    tunnels,
-)
+from tf_syncrep.python.distribute import allow, cluster, script, server, tunnels
 from tf_syncrep.python.distribute.errors import UsageError
 from tf_syncrep.python.distribute.launch_options import MAX_SECS
 from tf_syncrep.python.distribute.readiness import grpc_answers
@@ -25,14 +17,14 @@ _PROBE_INTERVAL_SECS = 0.5
 
 def run(
     path: str,
-    args: Sequence[str] = (),
+    args: Sequence[str],
     *,
-    module: bool = False,
-    run_script_on: str = "coordinator",
-    ready_timeout_secs: float = 600.0,
-    allowed: str = allow.CLUSTER,
-    tls_files: str | None = None,
-    tls_base_port: int = ports.TLS_BASE_PORT,
+    module: bool,
+    run_script_on: str,
+    ready_timeout_secs: float,
+    allowed: str,
+    tls_files: str | None,
+    tls_base_port: int,
 ) -> NoReturn:
     """Does the work of TF_CONFIG's task, in place of this process.
 
@@ -42,8 +34,6 @@ def run(
     `path`: the script; see `script.command`. `run_script_on`: a key of
     `script.SCRIPT_JOBS`. An evaluator also runs the script, but waits for no task,
     since it follows files. `allowed`: who may connect to the task, as in `--allow`.
-    Raises UsageError: TF_CONFIG or an argument is wrong, the script cannot be executed,
-    there is no stunnel, or a port that stunnel needs is in use.
     """
     if not 0 <= ready_timeout_secs <= MAX_SECS:
         raise UsageError(
@@ -66,7 +56,6 @@ def run(
             [address for job in served for address in task.cluster.get(job, ())],
             ready_timeout_secs,
         )
-    environ = proxies.environment(task, environ)
     command = script.command(path, args, module)
     sys.stdout.flush()
     try:

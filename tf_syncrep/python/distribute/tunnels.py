@@ -21,7 +21,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import IO, NoReturn
 
-from tf_syncrep.python.distribute import allow, ports, proxies, supervision
+from tf_syncrep.python.distribute import allow, ports, supervision
 from tf_syncrep.python.distribute.cluster import TaskConfig, split_address
 from tf_syncrep.python.distribute.errors import UsageError
 from tf_syncrep.python.distribute.tls import Credentials
@@ -35,13 +35,13 @@ def open_for(
 ) -> dict[str, str]:
     """Starts this process's stunnel. Each of the two ends with the other.
 
-    Call it before any thread is started.
+    Returns the environment of the task, with a TF_CONFIG of its own. Call it before any
+    thread is started.
 
     `tls_files`: the certificate that it shows, and the authority that it requires; see
     `tls.Credentials.parse`. `allowed`: who may connect, as in `--allow`. Raises
-    UsageError: one of them is wrong, there is no stunnel, or it does not start, or a
-    port is in use, perhaps by another task of the cluster: each task needs a network of
-    its own.
+    UsageError also if a port is in use, perhaps by another task of the cluster: each
+    task needs a network of its own.
     """
     credentials = Credentials.parse(tls_files)
     stunnel = shutil.which("stunnel")
@@ -59,14 +59,11 @@ def open_for(
         listening.remove(local.port)  # where the task itself will listen
         listening.append(config.port)
     _start(stunnel, stunnel_config(config, local, credentials), environ, listening)
-    return proxies.environment(local, os.environ) | {"TF_CONFIG": local.to_json()}
+    return {**os.environ, "TF_CONFIG": local.to_json()}
 
 
 def local_config(config: TaskConfig, base_port: int) -> TaskConfig:
-    """Returns the cluster as a task sees it behind its stunnel.
-
-    Raises UsageError: there are not enough ports.
-    """
+    """Returns the cluster as a task sees it behind its stunnel."""
     number = sum(map(len, config.cluster.values()))
     if not 0 < base_port <= 65536 - number:
         raise UsageError(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -19,23 +17,9 @@ from tf_syncrep.python.embedding.lookup import (
 from tf_syncrep.python.ops import table_ops
 
 
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """One part of a slab, on one server.
-
-    `uses`: int32, for each row when it was used last, and how often; the latter is 0
-    for a row that is free.
-    """
-
-    vectors: Any
-    keys: Any
-    uses: Any
-    index: Any
-
-
 def look_up(
     slab: DynamicSlab,
-    parts: Sequence[Part],
+    parts: Sequence[table_ops.Part],
     features: Sequence[Feature],
     insert: bool,
     transfer_dtype: tf.DType | None = None,
@@ -55,19 +39,10 @@ def look_up(
     vectors = []
     for part, request in zip(parts, requests, strict=True):
         compat.tell_tapes(part.vectors)
-        with tf.device(part.vectors.device):
-            _, values = table_ops.table_find(
-                part.index,
-                part.vectors.handle,
-                part.keys.handle,
-                part.uses.handle,
-                request,
-                shape=part.vectors.shape,
-                dtype=part.vectors.dtype,
-                insert=insert,
-                transfer_dtype=transfer_dtype,
-            )
-            vectors.append(values)
+        _, values = table_ops.table_find(
+            part, request, insert=insert, transfer_dtype=transfer_dtype
+        )
+        vectors.append(values)
     return combined(vectors, places, features)
 
 

@@ -57,7 +57,6 @@ names and the order of the inputs; Dozat, "Incorporating Nesterov Momentum into
 Adam", 2016, for the look-ahead.
 """
 
-import functools
 from typing import Any
 
 import tensorflow as tf
@@ -77,6 +76,10 @@ __all__ = [
 ]
 
 _raw_ops: Any = op_library.load()
+
+
+def __getattr__(name: str) -> Any:
+    return op_library.function(name, ("resource_",))
 
 
 def apply_adam_async(
@@ -233,9 +236,10 @@ def resource_apply_adam_async(
     """
     grad = gradient(grad, var)
     dtype = slot_dtype(grad.dtype)
-    apply = _raw_ops.resource_apply_adam_async
+    apply, counted = _raw_ops.resource_apply_adam_async, {}
     if rounding is not None:
-        apply = functools.partial(resource_apply_adam_async_rounded, rounding)
+        apply = _raw_ops.syncrep_resource_apply_adam_async_rounded
+        counted = rounding_inputs(rounding)
     return apply(
         *handles(var, m, v, beta1_power, beta2_power),
         *scalars(dtype, lr, beta1, beta2, epsilon),
@@ -243,6 +247,7 @@ def resource_apply_adam_async(
         use_locking=bool(use_locking),
         use_nesterov=bool(use_nesterov),
         name=name,
+        **counted,
     )
 
 
@@ -314,9 +319,10 @@ def resource_sparse_apply_adam_async(
     """
     grad = gradient(grad, var)
     dtype = slot_dtype(grad.dtype)
-    apply = _raw_ops.resource_sparse_apply_adam_async
+    apply, counted = _raw_ops.resource_sparse_apply_adam_async, {}
     if rounding is not None:
-        apply = functools.partial(resource_sparse_apply_adam_async_rounded, rounding)
+        apply = _raw_ops.syncrep_resource_sparse_apply_adam_async_rounded
+        counted = rounding_inputs(rounding)
     return apply(
         *handles(var, m, v, beta1_power, beta2_power),
         *scalars(dtype, lr, beta1, beta2, epsilon),
@@ -329,22 +335,5 @@ def resource_sparse_apply_adam_async(
         validate_indices=bool(validate_indices),
         count_empty=bool(count_empty),
         name=name,
-    )
-
-
-def resource_apply_adam_async_rounded(
-    rounding: StochasticRounding, *inputs: Any, **options: Any
-) -> tf.Operation | None:
-    """Makes a dense step and rounds: Syncrep>ResourceApplyAdamAsyncRounded."""
-    return _raw_ops.syncrep_resource_apply_adam_async_rounded(
-        *inputs, **rounding_inputs(rounding), **options
-    )
-
-
-def resource_sparse_apply_adam_async_rounded(
-    rounding: StochasticRounding, *inputs: Any, **options: Any
-) -> tf.Operation | None:
-    """Makes a sparse step and rounds: Syncrep>ResourceSparseApplyAdamAsyncRounded."""
-    return _raw_ops.syncrep_resource_sparse_apply_adam_async_rounded(
-        *inputs, **rounding_inputs(rounding), **options
+        **counted,
     )

@@ -34,7 +34,7 @@ for no eviction, and for the dtype of the vectors.
 
 import struct
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
@@ -42,6 +42,7 @@ from tf_syncrep.python.ops import op_library
 
 __all__ = [
     "IndexedTable",
+    "Part",
     "TableExport",
     "TableStats",
     "key_owner",
@@ -101,6 +102,23 @@ class TableStats(NamedTuple):
     index_bytes: Any
 
 
+class Part(NamedTuple):
+    """A part of tables that grow, on one server.
+
+    `uses`: int32, for each row when it was used last, and how often; the latter is 0
+    for a row that is free.
+    """
+
+    vectors: Any
+    keys: Any
+    uses: Any
+    index: Any
+
+
+#: Variables beside a part's vectors, and the value with which each begins.
+Slots: TypeAlias = Sequence[tuple[Any, float]]
+
+
 class TableExport(NamedTuple):
     """The keys of a table, ascending.
 
@@ -120,7 +138,6 @@ def table_index(
     shared_name: str = "",
     container: str = "",
     counted: bool = False,
-    name: str | None = None,
 ) -> tf.Tensor:
     """Makes or finds the index of a part of tables that grow: Syncrep>TableIndex."""
     numbers = [number for table in tables for number in table.numbers]
@@ -135,7 +152,6 @@ def table_index(
         container=container,
         shared_name=shared_name,
         counted=counted,
-        name=name,
     )
 
 
@@ -175,7 +191,6 @@ def table_requests(
     table_of_feature: Sequence[int],
     num_tables: int,
     num_shards: int,
-    name: str | None = None,
 ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
     """Finds the keys among the ids of features, part by part: Syncrep>TableRequests."""
     result = _raw_ops.syncrep_table_requests(
@@ -184,141 +199,96 @@ def table_requests(
         num_features=len(ids),
         num_tables=num_tables,
         table_of_feature=list(table_of_feature),
-        name=name,
     )
     return list(result.requests), list(result.places)
 
 
 def table_find(
-    index: tf.Tensor,
-    vectors: tf.Tensor,
-    keys: tf.Tensor,
-    uses: tf.Tensor,
-    request: Any,
-    *,
-    insert: bool,
-    shape: Any,
-    dtype: Any,
-    transfer_dtype: Any = None,
-    name: str | None = None,
+    part: Part, request: Any, *, insert: bool, transfer_dtype: Any = None
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Finds the rows of keys, and reads them: Syncrep>TableFind."""
-    result = _raw_ops.syncrep_table_find(
-        index,
-        vectors,
-        keys,
-        uses,
-        request,
-        dtype=dtype,
-        Tout=transfer_dtype or dtype,
-        insert=insert,
-        shape=shape,
-        name=name,
-    )
+    dtype, shape = part.vectors.dtype, part.vectors.shape
+    with tf.device(part.vectors.device):
+        result = _raw_ops.syncrep_table_find(
+            *_inputs(part),
+            request,
+            dtype=dtype,
+            Tout=transfer_dtype or dtype,
+            insert=insert,
+            shape=shape,
+        )
     return result.rows, result.values
 
 
 def table_maintain(
-    index: tf.Tensor,
-    vectors: tf.Tensor,
-    keys: tf.Tensor,
-    uses: tf.Tensor,
+    part: Part,
     step: Any,
     *,
-    slots: Sequence[tf.Tensor],
-    slot_initials: Sequence[float],
+    slots: Slots,
     evict: Sequence[str | None],
     unused_for: Sequence[int | None],
-    dtype: Any,
-    name: str | None = None,
 ) -> tf.Tensor:
     """Sets the clock, frees rows, and evicts others: Syncrep>TableMaintain."""
-    return _raw_ops.syncrep_table_maintain(
-        index,
-        vectors,
-        keys,
-        uses,
-        step,
-        list(slots),
-        dtype=dtype,
-        slot_initials=_bits(slot_initials),
-        evict=[order or "none" for order in evict],
-        unused_for=[steps or 0 for steps in unused_for],
-        name=name,
-    )
+    with tf.device(part.vectors.device):
+        return _raw_ops.syncrep_table_maintain(
+            *_inputs(part),
+            step,
+            [slot.handle for slot, _ in slots],
+            dtype=part.vectors.dtype,
+            slot_initials=_bits(initial for _, initial in slots),
+            evict=[order or "none" for order in evict],
+            unused_for=[steps or 0 for steps in unused_for],
+        )
 
 
 def table_release(
-    index: tf.Tensor,
-    vectors: tf.Tensor,
-    keys: tf.Tensor,
-    uses: tf.Tensor,
+    part: Part,
     table: int,
     row_keys: Any,
     *,
     rests: bool,
     sets_back: bool,
-    slots: Sequence[tf.Tensor] = (),
-    slot_initials: Sequence[float] = (),
-    dtype: Any,
-    name: str | None = None,
+    slots: Slots = (),
 ) -> tf.Tensor:
     """Takes their rows from keys: Syncrep>TableRelease."""
-    return _raw_ops.syncrep_table_release(
-        index,
-        vectors,
-        keys,
-        uses,
-        row_keys,
-        list(slots),
-        dtype=dtype,
-        table=table,
-        slot_initials=_bits(slot_initials),
-        rests=rests,
-        sets_back=sets_back,
-        name=name,
-    )
+    with tf.device(part.vectors.device):
+        return _raw_ops.syncrep_table_release(
+            *_inputs(part),
+            row_keys,
+            [slot.handle for slot, _ in slots],
+            dtype=part.vectors.dtype,
+            table=table,
+            slot_initials=_bits(initial for _, initial in slots),
+            rests=rests,
+            sets_back=sets_back,
+        )
 
 
-def table_export(
-    index: tf.Tensor,
-    keys: tf.Tensor,
-    uses: tf.Tensor,
-    table: int,
-    name: str | None = None,
-) -> TableExport:
+def table_export(part: Part, table: int) -> TableExport:
     """Lists the keys of a table of a part: Syncrep>TableExport."""
-    return TableExport(
-        *_raw_ops.syncrep_table_export(index, keys, uses, table=table, name=name)
-    )
+    index, _, *columns = _inputs(part)
+    with tf.device(part.vectors.device):
+        exported = _raw_ops.syncrep_table_export(index, *columns, table=table)
+    return TableExport(*exported)
 
 
 def table_import(
-    index: tf.Tensor,
-    vectors: tf.Tensor,
-    keys: tf.Tensor,
-    uses: tf.Tensor,
-    table: int,
-    row_keys: Any,
-    last_uses: Any,
-    counts: Any,
-    *,
-    dtype: Any,
-    name: str | None = None,
+    part: Part, table: int, row_keys: Any, last_uses: Any, counts: Any
 ) -> tf.Tensor:
     """Gives keys rows, and sets when they were used: Syncrep>TableImport."""
-    return _raw_ops.syncrep_table_import(
-        index,
-        vectors,
-        keys,
-        uses,
-        row_keys,
-        last_uses,
-        counts,
-        dtype=dtype,
-        table=table,
-        name=name,
-    )
+    with tf.device(part.vectors.device):
+        return _raw_ops.syncrep_table_import(
+            *_inputs(part),
+            row_keys,
+            last_uses,
+            counts,
+            dtype=part.vectors.dtype,
+            table=table,
+        )
+
+
+def _inputs(part):
+    return part.index, part.vectors.handle, part.keys.handle, part.uses.handle
 
 
 def _bits(numbers):

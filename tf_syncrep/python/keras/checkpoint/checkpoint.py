@@ -13,30 +13,27 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from tf_syncrep.python.checkpoint.arguments import (
-    Options,
-    check_queues,
-    check_state,
-)
 from tf_syncrep.python.checkpoint.contents import Contents
 from tf_syncrep.python.checkpoint.directory import Directory
-from tf_syncrep.python.checkpoint.engine import Engine, Saving
+from tf_syncrep.python.checkpoint.engine import Engine, Options, Saving
 from tf_syncrep.python.checkpoint.function_calls import FunctionCalls
-from tf_syncrep.python.checkpoint.queues import restore_queues, states_of
 from tf_syncrep.python.checkpoint.run import Run
+from tf_syncrep.python.checkpoint.state import (
+    check_queues,
+    check_state,
+    restore_queues,
+    states_of,
+)
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.checkpoint.contents import contents_of
 from tf_syncrep.python.keras.checkpoint.position import Position
-from tf_syncrep.python.keras.compat.callback_order import (
-    RESTORES_AT_THE_END,
-    callbacks_behind,
-)
+from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.compat.position import (
     clear_initial_position,
     set_initial_position,
 )
 from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import rounds_of
-from tf_syncrep.python.keras.tables.setting import being_set, unless_being_set
+from tf_syncrep.python.keras.tables.setting import being_set
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,8 +66,8 @@ class Checkpoint(tf.keras.callbacks.Callback):
     ```
 
     `tfs.keras.fit` and `Model.fit` write the last one after all other callbacks have
-    ended the training. In a `tf.keras.callbacks.CallbackList` put this callback last,
-    after `EarlyStopping(restore_best_weights=True)`; otherwise a warning says so.
+    ended the training. In a loop of your own put this callback last in a
+    `tf.keras.callbacks.CallbackList`, after `EarlyStopping(restore_best_weights=True)`.
 
     In a custom loop:
 
@@ -186,7 +183,6 @@ class Checkpoint(tf.keras.callbacks.Callback):
         # Whether training was stopped within an epoch, and the loss there.
         self._is_cut, self._loss = False, 0.0
         self._not_finite: str | None = None
-        self._has_warned_of_order = False
         if model is not None:
             self.set_model(model)
 
@@ -223,11 +219,10 @@ class Checkpoint(tf.keras.callbacks.Callback):
         def all_state() -> dict[str, Any]:
             return {**self._state(), "given": given, "is_last": bool(is_last)}
 
-        self.saving = self._engine.begin(
-            self._contents_of_model(),
-            all_state,
-            lambda begin: rounds.between_updates(unless_being_set(begin)),
-        )
+        with being_set:  # no table is half set at that moment
+            self.saving = self._engine.begin(
+                self._contents_of_model(), all_state, rounds.between_updates
+            )
         if wait or not self._is_beside_training:
             self.saving.wait()
         return self.saving
@@ -288,8 +283,6 @@ class Checkpoint(tf.keras.callbacks.Callback):
         """Notes which epoch begins."""
         del logs
         clear_initial_position(self._model_or_raise)
-        if self._ends_itself and not self._has_warned_of_order:
-            self._warn_of_order()
         # The epoch in the middle of which the run begins is known already.
         if epoch != self._position.epoch:
             self._position.begin_epoch(epoch)
@@ -322,10 +315,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         self._loss = (logs or {}).get("loss", 0.0)
 
     def _end_run(self) -> None:
-        """Writes the last checkpoint of a run of `fit`, and logs its failure.
-
-        Raises Exception: the checkpoint was not written, and `raise_at_end` is set.
-        """
+        """Writes the last checkpoint of a run of `fit`, and logs its failure."""
         model = self._model_or_raise
         clear_initial_position(model)
         if self.saving is not None:
@@ -342,36 +332,11 @@ class Checkpoint(tf.keras.callbacks.Callback):
         if not self._try_to_save(wait=True, is_last=True):
             self._run.end_without_last()
 
-    def _warn_of_order(self) -> None:
-        """Warns of callbacks that will restore weights after the last checkpoint."""
-        if RESTORES_AT_THE_END and any(
-            isinstance(callback, tf.keras.callbacks.EarlyStopping)
-            and callback.restore_best_weights
-            for callback in callbacks_behind(self)
-        ):
-            self._has_warned_of_order = True
-            logging.warning(
-                "The last checkpoint of this training will not have the weights that "
-                "EarlyStopping(restore_best_weights=True) restores, which comes after "
-                "Checkpoint in the CallbackList. Put Checkpoint last, or give `fit` a "
-                "list, in which it ends last in any order."
-            )
-
     def _go_on(self) -> None:
         """Lets the run begin where the restored checkpoint was written."""
         position = self._position
         epochs, steps = ((self.params or {}).get(name) for name in ("epochs", "steps"))
-        try:
-            position.restore(self._manifest.state, steps)
-        except KeyError as error:
-            raise ValueError(
-                "`directory` must hold checkpoints that say where training goes on. "
-                "One of an older version of this package does not: restore a model by "
-                "`tfs.keras.Checkpoint(directory, model=model).restore()`, then train "
-                "with a new folder. Received: directory="
-                f"{self._engine.directory.path!r}, where "
-                f"ckpt-{self._manifest.number}.json has no {error}"
-            ) from None
+        position.restore(self._manifest.state, steps)
         position.step = set_initial_position(
             self._model_or_raise, position.epoch, position.step
         )
@@ -456,3 +421,41 @@ def has_weights(model: Any) -> bool:
         return bool(model.weights)
     except ValueError:  # A Sequential of Keras 2 raises it if it is not built.
         return False
+
+
+class _End(tf.keras.callbacks.Callback):
+    """Ends the run of a Checkpoint that comes before it.
+
+    Callbacks between the two may change weights in their `on_train_end`, as
+    `EarlyStopping` does.
+    """
+
+    def __init__(self, checkpoint: Checkpoint):
+        super().__init__()
+        self._checkpoint = checkpoint
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Takes the end over from the Checkpoint."""
+        del logs
+        self._checkpoint._ends_itself = False
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Tells the Checkpoint if a callback behind it has stopped training."""
+        del batch
+        self._checkpoint._note_stop(logs)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Writes the last checkpoint."""
+        del logs
+        self._checkpoint._end_run()
+
+
+def with_ends(model: Any, callbacks: Any) -> Any:
+    """Adds callbacks after those of `fit` that end its checkpoints.
+
+    Checkpoints that have such a callback already get no other one.
+    """
+    given = trainer.each_callback(callbacks)
+    ended = [x._checkpoint for x in given if isinstance(x, _End)]
+    ends = [_End(x) for x in given if isinstance(x, Checkpoint) and x not in ended]
+    return trainer.with_callbacks(model, callbacks, behind=ends)

@@ -31,11 +31,16 @@ from tf_syncrep.python.keras.compat.coordinator import (
     isolate_workers,
 )
 from tf_syncrep.python.keras.compat.files import (
+    NAME_OF_EMBEDDINGS,
+    forget,
     has_default_ids,
     holds_numbered_slots,
     holds_values_of,
     note_default_signatures,
     saved_as_stock,
+    track,
+    untrack,
+    without_variables,
 )
 from tf_syncrep.python.keras.compat.native import (
     IS_KERAS_3,
@@ -49,40 +54,8 @@ from tf_syncrep.python.keras.compat.optimizers import (
     schedule_of,
 )
 from tf_syncrep.python.keras.compat.tracing import compiled_by_xla
-from tf_syncrep.python.keras.compat.tracking import (
-    NAME_OF_EMBEDDINGS,
-    forget,
-    track,
-    untrack,
-    without_variables,
-)
 
 if IS_KERAS_3:
     from tf_syncrep.python.keras.compat.keras3 import ReceivingOptimizer, SlotOptimizer
 else:
     from tf_syncrep.python.keras.compat.keras2 import ReceivingOptimizer, SlotOptimizer
-
-__all__ = [
-    "IS_KERAS_3",
-    "NAME_OF_EMBEDDINGS",
-    "ReceivingOptimizer",
-    "SlotOptimizer",
-    "apart_from_closures",
-    "compiled_by_xla",
-    "excludes_from_weight_decay",
-    "finalize_variable_values",
-    "forget",
-    "has_default_ids",
-    "holds_numbered_slots",
-    "holds_values_of",
-    "in_stateless_scope",
-    "isolate_workers",
-    "native",
-    "note_default_signatures",
-    "saved_as_stock",
-    "schedule_of",
-    "track",
-    "untrack",
-    "variables_at_once",
-    "without_variables",
-]

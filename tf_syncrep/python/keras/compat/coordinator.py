@@ -53,7 +53,11 @@ def apart_from_closures() -> Iterator[None]:
     manager. The new one gives all other threads the same answer as before. Until then,
     and in processes that never come here, TensorFlow is unchanged.
     """
-    _replace()
+    global _stock_context
+    with _lock:
+        if _stock_context is None:
+            _stock_context = cancellation.context
+            cancellation.context = _manager
     before = _is_apart()
     _this_thread.is_apart = True
     try:
@@ -71,14 +75,6 @@ def _manager():
     if _is_apart() or _stock_context is None:
         return None
     return _stock_context()
-
-
-def _replace() -> None:
-    global _stock_context
-    with _lock:
-        if _stock_context is None:
-            _stock_context = cancellation.context
-            cancellation.context = _manager
 
 
 _OF_CONNECTIONS = (
@@ -171,10 +167,16 @@ def dataset_of_workers(
     call: Callable[[Any], tf.data.Dataset],
 ) -> Any:
     """Makes a dataset on each worker, by a separate function for each worker."""
+
+    def dataset_here() -> tf.data.Dataset:
+        return call(functions[worker_index()])
+
+    function: Any = dataset_here
+    function.structured_outputs = dataset
     datasets = coordinator.create_per_worker_dataset(functions[0])
-    # Private: TensorFlow has only one function for all workers. It calls this object
-    # while the worker is known; the outputs give the specs.
-    datasets._dataset_fn = _FunctionOfWorkers(functions, dataset, call)
+    # Private: TensorFlow has only one function for all workers. It calls this one while
+    # the worker is known; the outputs give the specs.
+    datasets._dataset_fn = function
     return datasets
 
 
@@ -193,23 +195,6 @@ def as_worker(worker: int) -> Any:
     return coordinator_context.with_dispatch_context(
         types.SimpleNamespace(worker_index=worker)
     )
-
-
-class _FunctionOfWorkers:
-    """Calls the function of the worker for which it is called."""
-
-    def __init__(
-        self,
-        functions: Sequence[Any],
-        dataset: tf.data.Dataset,
-        call: Callable[[Any], tf.data.Dataset],
-    ):
-        self._functions = functions
-        self._call = call
-        self.structured_outputs = dataset
-
-    def __call__(self) -> tf.data.Dataset:
-        return self._call(self._functions[worker_index()])
 
 
 def isolate_workers() -> None:

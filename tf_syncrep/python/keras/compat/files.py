@@ -1,8 +1,8 @@
-"""Files of Keras: the names in them, what they hold of slots, and their signatures."""
+"""Files of Keras and checkpoints: their names, slots and signatures."""
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -14,6 +14,10 @@ if IS_KERAS_3:
     # would write this package's name, and such a file could be opened only with this
     # package.
     from keras.src.saving import object_registration  # pyright: ignore
+
+# Private in Keras 3: this attribute of an Embedding holds its variable, which has this
+# name in files. The public `embeddings` is computed from it.
+NAME_OF_EMBEDDINGS = "_embeddings" if IS_KERAS_3 else "embeddings"
 
 
 def saved_as_stock(layer_class: Any) -> Any:
@@ -90,15 +94,6 @@ def has_default_ids() -> bool:
     return getattr(_here, "traces_default", False)
 
 
-@contextlib.contextmanager
-def _tracing() -> Iterator[None]:
-    _here.traces_default = True
-    try:
-        yield
-    finally:
-        _here.traces_default = False
-
-
 def note_default_signatures() -> None:
     """Makes Keras 3 tell `has_default_ids` when it traces; Keras 2 knows the dtype."""
     if not IS_KERAS_3:
@@ -113,9 +108,56 @@ def note_default_signatures() -> None:
             return None
 
         def serving_default(inputs):
-            with _tracing():
+            _here.traces_default = True
+            try:
                 return made.python_function(inputs)
+            finally:
+                _here.traces_default = False
 
         return tf.function(serving_default, input_signature=made.input_signature)
 
     tf.keras.Model._default_save_signature = property(_default_save_signature)
+
+
+def track(owner: Any, name: str, trackable: Any) -> None:
+    """Makes checkpoints find an object.
+
+    `name`: the name under which they find it; it replaces another object of that name.
+    """
+    # Private: variables have no tracked attributes, and Keras also tracks attributes of
+    # layers, of which it uses some names itself.
+    owner._track_trackable(trackable, name, overwrite=True)
+
+
+def forget(owner: Any, name: str) -> None:
+    """Undoes a call of `track`."""
+    # This name is private for the same reason as in `track`.
+    owner._delete_tracking(name)
+
+
+@contextlib.contextmanager
+def without_variables(layer: Any, variables: Sequence[Any]) -> Iterator[None]:
+    """Makes a layer not list some of its variables."""
+    hidden = {id(variable) for variable in variables}
+    # Private: the public properties are computed from these lists.
+    kind = "variables" if IS_KERAS_3 else "weights"
+    names = [f"_trainable_{kind}", f"_non_trainable_{kind}"]
+    before = {name: vars(layer)[name] for name in names}
+    # Keras would track assigned attributes.
+    for name, listed in before.items():
+        vars(layer)[name] = [x for x in listed if id(x) not in hidden]
+    try:
+        yield
+    finally:
+        vars(layer).update(before)
+
+
+def untrack(layer: Any, name: str) -> None:
+    """Makes checkpoints not find a variable under the name that a layer gave it.
+
+    In Keras 3 they do not find it anyway.
+    """
+    if not IS_KERAS_3:
+        # Private: `add_weight` of Keras 2 tracks the variable without an attribute, so
+        # there is none to delete.
+        layer._delete_tracking(name)

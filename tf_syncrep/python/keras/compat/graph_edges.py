@@ -1,4 +1,7 @@
-"""Edges of a graph that is being traced, and the order that its ops will get."""
+"""Edges of a graph that is being traced, and the order that its ops will get.
+
+Private, all of it: nothing public changes an existing op, or its place in the order.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,18 +16,12 @@ from tensorflow.python.framework import (  # pyright: ignore
 
 
 def replace_input(op: tf.Operation, index: int, tensor: tf.Tensor) -> None:
-    """Replaces one of an op's inputs by another tensor.
-
-    Private: nothing public changes the inputs of an existing op.
-    """
+    """Replaces one of an op's inputs by another tensor."""
     op._update_input(index, tensor)
 
 
 def set_attribute(op: tf.Operation, name: str, value: int | Sequence[int]) -> None:
-    """Sets an attribute of an op to a number or to numbers.
-
-    Private: nothing public changes an existing op.
-    """
+    """Sets an attribute of an op to a number or to numbers."""
     attribute = tf.compat.v1.AttrValue()
     if isinstance(value, int):
         attribute.i = value
@@ -34,18 +31,12 @@ def set_attribute(op: tf.Operation, name: str, value: int | Sequence[int]) -> No
 
 
 def add_control_input(op: tf.Operation, before: tf.Operation) -> None:
-    """Makes an op run after another one.
-
-    Private: nothing public adds to the inputs of an existing op.
-    """
+    """Makes an op run after another one."""
     op._add_control_input(before)
 
 
 def leave_unordered(graph: Any, op: tf.Operation) -> None:
-    """Keeps TensorFlow from ordering an op with others that use its resource.
-
-    Private: nothing public says so of a single op.
-    """
+    """Keeps TensorFlow from ordering an op with others that use its resource."""
     graph.experimental_acd_manager.run_independently(op)
 
 
@@ -64,10 +55,7 @@ def keeps_its_place(op: tf.Operation) -> bool:
 
 
 def devices_of_captures(graph: Any) -> dict[tuple[tf.Operation, int], str]:
-    """Returns the devices of the resources that a function captures.
-
-    Private: the captures of a function have no public name.
-    """
+    """Returns the devices of the resources that a function captures."""
     return {
         (inner.op, inner.value_index): _device_outside(outer)
         for outer, inner in getattr(graph, "captures", ())
@@ -100,8 +88,6 @@ def return_results_at_once() -> None:
     The call still ends when all ops have ended on all tasks. But TensorFlow also makes
     each result wait for all ops with effects, of which every other task informs the
     task that has the result, by a message.
-
-    Private: nothing public lets a function omit this.
     """
     graph = tf.compat.v1.get_default_graph()
     graph.experimental_acd_manager._returned_tensors = _Unnoted()

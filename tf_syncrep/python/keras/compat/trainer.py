@@ -4,7 +4,7 @@ Keras 3 has more public names for this than Keras 2 (and tf_keras).
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -21,10 +21,7 @@ if not IS_KERAS_3:
 
 
 def is_compiled(model: Any) -> bool:
-    """Returns whether `compile` was called.
-
-    Private in Keras 2.
-    """
+    """Returns whether `compile` was called; private in Keras 2."""
     return model.compiled if IS_KERAS_3 else model._is_compiled
 
 
@@ -94,10 +91,7 @@ def are_metrics_built(model: Any) -> bool:
 
 
 def is_optimizer_built(optimizer: Any) -> bool:
-    """Returns whether an optimizer has its variables.
-
-    Private in Keras 2.
-    """
+    """Returns whether an optimizer has its variables; private in Keras 2."""
     return getattr(optimizer, "built" if IS_KERAS_3 else "_built", False)
 
 
@@ -146,3 +140,24 @@ def in_order_of_metrics(model: Any, logs: Mapping[str, Any]) -> Any:
     results = [logs[name] for name in names if name in logs]
     results += [logs[name] for name in sorted(logs) if name not in names]
     return results[0] if len(results) == 1 else results
+
+
+def each_callback(callbacks: Any) -> list[Any]:
+    """Returns the callbacks of `fit`: one, several, those of a list, or none."""
+    is_list = isinstance(callbacks, tf.keras.callbacks.CallbackList)
+    return callbacks.callbacks if is_list else tf.nest.flatten(callbacks or [])
+
+
+def with_callbacks(
+    model: Any, callbacks: Any, before: Sequence[Any] = (), behind: Sequence[Any] = ()
+) -> Any:
+    """Adds callbacks to those of `fit`.
+
+    A CallbackList notes which hooks its callbacks have when it is made, so that one
+    that is added later would not be called, and another one is made.
+    """
+    every = [*before, *each_callback(callbacks), *behind]
+    if not isinstance(callbacks, tf.keras.callbacks.CallbackList):
+        return every
+    params = getattr(callbacks, "params", None) or {}
+    return tf.keras.callbacks.CallbackList(every, model=model, **params)

@@ -19,10 +19,8 @@ from tf_syncrep.python.keras.tables.growing.dynamic_tables import (
     DynamicTables,
     Rows,
 )
-from tf_syncrep.python.keras.tables.row_slots import all_row_slots
 from tf_syncrep.python.keras.tables.setting import being_set
 from tf_syncrep.python.keras.tables.stacked_tables import write_rows
-from tf_syncrep.python.keras.tables.trainers import trainers_of
 
 # These follow the key of a table, for what is saved of its rows beside the vectors. In
 # files no table's name has a percent sign.
@@ -78,7 +76,7 @@ def load(tables: DynamicTables, store: Any, layer: str) -> None:
     if compat.holds_numbered_slots(store):
         saved_as = bytes(np.asarray(store[_LAYOUT][...])).decode()
         layout = saved_layout.as_json(tables)
-        if saved_layout.with_names_of(tables, saved_as) != layout:
+        if saved_as != layout:
             raise ValueError(
                 f"Tables of layer {layer!r} that grow lie in other parts than in the "
                 f"file: {layout}; there {saved_as}. Keras would load the "
@@ -91,22 +89,20 @@ def load(tables: DynamicTables, store: Any, layer: str) -> None:
         return
     with being_set:
         for name, (rows, vectors) in by_name.items():
-            values = [(tables.natives_of(name), vectors)]
-            tables.restore(name, rows.keys, rows.uses, values)
+            tables.restore(name, rows.keys, rows.uses, vectors)
 
 
 def _load_as_it_was(
     tables: DynamicTables, by_name: Mapping[str, tuple[Rows, Any]], store: Any
 ) -> None:
     """Puts each row where it was; the indices are made again from the variables."""
-    slots = all_row_slots(trainers_of(tables), tables)
     for number, slab in enumerate(tables.slabs):
         for part_number, part in enumerate(tables.parts(slab)):
             # Keras may have loaded the slots of the model's optimizer, or does so
             # later. Those of another model's optimizer belong to the former keys.
             others = [
                 slot
-                for slot in slots.get(id(part.vectors), [])
+                for slot in tables.row_slots(part)
                 if not compat.holds_values_of(slot.variable, store)
             ]
             tables.reset(part, others)

@@ -215,16 +215,7 @@ def with_upkeep(model: Any, callbacks: Any, maintains: bool) -> Any:
     layers = trainer.layers_of(model)
     if not any(isinstance(x, GrowingLayer) and x._growing.sizes for x in layers):
         return callbacks
-    is_list = isinstance(callbacks, tf.keras.callbacks.CallbackList)
-    each = callbacks.callbacks if is_list else tf.nest.flatten(callbacks or [])
-    boards = [x for x in each if isinstance(x, tf.keras.callbacks.TensorBoard)]
+    kind = tf.keras.callbacks.TensorBoard
+    boards = [x for x in trainer.each_callback(callbacks) if isinstance(x, kind)]
     upkeep = TableUpkeep(maintains, [x.log_dir for x in boards])
-    if is_list:
-        # A list notes which hooks its callbacks have when it is made, so that one that
-        # is added later would not be called.
-        return tf.keras.callbacks.CallbackList(
-            [upkeep, *each],
-            model=model,
-            **(getattr(callbacks, "params", None) or {}),
-        )
-    return [upkeep, *each]
+    return trainer.with_callbacks(model, callbacks, before=[upkeep])

@@ -25,8 +25,9 @@ from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.tables import saved_layout
 from tf_syncrep.python.keras.tables.fixed_tables import Tables
 from tf_syncrep.python.keras.tables.growing.dynamic_tables import DynamicTables
-from tf_syncrep.python.keras.tables.setting import being_set
+from tf_syncrep.python.keras.tables.setting import being_set, keep
 from tf_syncrep.python.keras.tables.stacked_tables import StackedTables
+from tf_syncrep.python.keras.tables.trainers import give_other_keys
 
 _Of = TypeVar("_Of", bound=StackedTables)
 
@@ -56,19 +57,18 @@ def track_dynamic(layer: Any, tables: DynamicTables) -> None:
     for name in tables.variable_names:
         compat.untrack(layer, name)
     root = tf.train.Checkpoint()
-    state = root.layout = _DynamicLayout(layer.name, tables, root)
+    state = root.layout = _DynamicLayout(layer.name, tables)
     setattr(root, _name_of(state.layout), _numbered(tables.all_variables()))
     # In Keras 3 a path leads from optimizers to the variables themselves.
-    of_variable = _DynamicLayout(layer.name, tables, root)
-    compat.track(tables.all_trained()[0], "layout", of_variable)
+    compat.track(tables.all_trained()[0], "layout", state)
     compat.track(layer, "_saved_dynamic_tables", root)
 
 
 class _LayoutState(tf.train.experimental.PythonState, Generic[_Of]):
-    """Saves the layout of tables; `root` has their parts."""
+    """Saves the layout of tables."""
 
-    def __init__(self, layer_name: str, tables: _Of, root: tf.train.Checkpoint | None):
-        self._layer_name, self._tables, self._root = layer_name, tables, root
+    def __init__(self, layer_name: str, tables: _Of):
+        self._layer_name, self._tables = layer_name, tables
         self.layout = saved_layout.as_json(tables)
 
     def serialize(self) -> str:
@@ -80,21 +80,19 @@ class _DynamicLayout(_LayoutState[DynamicTables]):
 
     def deserialize(self, string_value: Any) -> None:
         saved = _as_string(string_value)
-        if saved_layout.with_names_of(self._tables, saved) != self.layout:
+        if saved != self.layout:
             raise ValueError(
                 f"Tables of layer {self._layer_name!r} that grow must lie as they lie "
                 f"in the checkpoint: {self.layout}; there {saved}. "
                 "tf.train.Checkpoint knows nothing of keys: use tfs.keras.Checkpoint, "
                 "which restores them into any parts."
             )
-        for slab in self._tables.slabs:
-            for part in self._tables.parts(slab):
-                self._tables.give_way(part)
-        if saved != self.layout:
-            # TensorFlow restores what gets a name that is in the checkpoint.
-            parts = getattr(self._root, _name_of(self.layout))
-            setattr(self._root, _name_of(saved), parts)
-            delattr(self._root, _name_of(saved))
+
+        def keep_all() -> None:
+            for part in map(compat.native, self._tables.all_trained()):
+                keep(part)
+
+        give_other_keys(self._tables, keep_all)
 
 
 class _State(tf.train.experimental.PythonState):
@@ -136,6 +134,12 @@ class _Part(_State):
 
 class _Layout(_LayoutState[Tables]):
     """Restores tables of another layout, which it refuses if it has no `root`."""
+
+    def __init__(
+        self, layer_name: str, tables: Tables, root: tf.train.Checkpoint | None
+    ):
+        super().__init__(layer_name, tables)
+        self._root = root
 
     def deserialize(self, string_value: Any) -> None:
         saved = _as_string(string_value)

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tf_syncrep.python.base.arguments import with_python_numbers
 from tf_syncrep.python.data.work_queue import naming_items
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.checkpoint.ends import with_ends
+from tf_syncrep.python.keras.checkpoint.checkpoint import with_ends
 from tf_syncrep.python.keras.cluster import num_tasks
 from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.compat.data_adapters import train_validation_split
@@ -152,9 +152,8 @@ def fit(
     checks.refuse_model_outside_of_scope(model)
     if validation_split or validation_data is not None:
         checks.refuse_never_to_validate(validation_freq)
-    callbacks = with_ends(
-        with_upkeep(model, callbacks, not rounds_of(model.optimizer).maintains_tables)
-    )
+    maintains = not rounds_of(model.optimizer).maintains_tables
+    callbacks = with_ends(model, with_upkeep(model, callbacks, maintains))
     if not is_scheduled(model):
         data = {"x": x, "validation_data": validation_data}
         with _own_loop(model, **data), handing_over(model):

@@ -14,11 +14,15 @@ from absl import logging
 from tf_syncrep.python.keras.compat.coordinator import is_made, worker_index
 from tf_syncrep.python.keras.compat.data_adapters import Adapter
 from tf_syncrep.python.keras.fit.adapters import without_optionals
-from tf_syncrep.python.keras.fit.chunks import ITERATOR_SPEC, batch_of, take_chunk
 from tf_syncrep.python.keras.fit.ends import Ends, Window
-from tf_syncrep.python.keras.fit.reading_order import is_shuffled
 from tf_syncrep.python.keras.fit.sizes import Sizes
-from tf_syncrep.python.keras.fit.worker_datasets import WorkersDatasets
+from tf_syncrep.python.keras.fit.worker_datasets import (
+    ITERATOR_SPEC,
+    WorkersDatasets,
+    batch_of,
+    is_shuffled,
+    take_chunk,
+)
 
 NO_BATCHES = "`{}` must have a batch. Received: an empty dataset"
 
@@ -71,7 +75,7 @@ class Batches(abc.ABC):
         """Ends what `begin_epoch` began."""
         return
 
-    def passes(self, num_workers: int, window: int) -> Iterator[Window | Ends]:
+    def passes(self, num_workers: int, window: int) -> Iterator[Window]:
         """Yields for each pass over the data of an epoch what tells when it is over."""
         del num_workers
         yield Window(window)
@@ -103,23 +107,16 @@ class Batches(abc.ABC):
         del num_steps
         return False
 
+    # The functions of executions outlive the batches, so these two need none.
+
+    @staticmethod
     @abc.abstractmethod
-    def reading(self) -> Reading:
-        """Returns how functions of executions read the batches."""
-
-
-class Reading(abc.ABC):
-    """How functions of executions read batches, of which it holds none."""
-
-    def __init__(self, spec: Any):
-        self._spec = spec
-
-    @abc.abstractmethod
-    def signature(self, size: int) -> tuple[Any, ...]:
+    def signature(spec: Any, size: int) -> tuple[Any, ...]:
         """Returns the specs of the arguments of a function of so many steps."""
 
+    @staticmethod
     @abc.abstractmethod
-    def take(self, size: int, *args: Any) -> list[Any]:
+    def take(spec: Any, size: int, *args: Any) -> list[Any]:
         """Returns, in the function, its batches."""
 
 
@@ -153,7 +150,6 @@ class SentBatches(Batches):
         return without_optionals(batch)
 
     def executions(self, sizes: Sizes, first_step: int = 0) -> Iterator[Scheduled]:
-        """Yields the executions of one epoch, from a step on."""
         if not self._has_batch():
             raise ValueError(NO_BATCHES.format(self.argument))
         limit, first = self._steps_of_epoch, first_step
@@ -199,25 +195,18 @@ class SentBatches(Batches):
                     return True
         return False
 
-    def reading(self) -> Reading:
-        """Returns how functions of executions read the batches."""
-        return _Sent(self.element_spec)
-
-
-class _Sent(Reading):
-    """Batches are arguments."""
-
-    def signature(self, size: int) -> tuple[Any, ...]:
+    @staticmethod
+    def signature(spec: Any, size: int) -> tuple[Any, ...]:
         """Returns the specs of the dataset, in which a batch's size may be unknown.
 
         The function must not be traced for each size: Keras weighs losses by the size
         of the batch if the trace knows it.
         """
-        return ([self._spec] * size,)
+        return ([spec] * size,)
 
-    def take(self, size: int, *args: Any) -> list[Any]:
-        """Returns the batches that were sent."""
-        del size
+    @staticmethod
+    def take(spec: Any, size: int, *args: Any) -> list[Any]:
+        del spec, size
         (batches,) = args
         return [without_optionals(batch) for batch in batches]
 
@@ -225,34 +214,28 @@ class _Sent(Reading):
 class WorkersBatches(Batches):
     """Batches that each worker reads by itself, without a break between epochs."""
 
+    num_steps: int
+
     def __init__(self, iterator: Any, num_steps: int, element_spec: Any):
         self._iterator = iterator
         self.element_spec = element_spec
-        self._steps_of_epoch = self.num_steps = num_steps
+        self.num_steps = num_steps
 
     def executions(self, sizes: Sizes, first_step: int = 0) -> Iterator[Scheduled]:
-        """Yields the executions of one epoch, from a step on."""
         first = first_step
-        while first < self._steps_of_epoch:
-            size = sizes.next(self._steps_of_epoch - first)
+        while first < self.num_steps:
+            size = sizes.next(self.num_steps - first)
             yield Scheduled(size, (self._iterator,))
             first += size
 
-    def reading(self) -> Reading:
-        """Returns how functions of executions read the batches."""
-        return _Read(self.element_spec)
-
-
-class _Read(Reading):
-    """Batches are read one after the other."""
-
-    def signature(self, size: int) -> tuple[Any, ...]:
-        """Returns the spec of the iterator."""
+    @staticmethod
+    def signature(spec: Any, size: int) -> tuple[Any, ...]:
         del size
-        return (tf.data.IteratorSpec(self._spec),)
+        return (tf.data.IteratorSpec(spec),)
 
-    def take(self, size: int, *args: Any) -> list[Any]:
-        """Reads the batches."""
+    @staticmethod
+    def take(spec: Any, size: int, *args: Any) -> list[Any]:
+        del spec
         (iterator,) = args
         return [next(iterator) for _ in range(size)]
 
@@ -294,13 +277,11 @@ class WorkersPasses(Batches):
         self._absent: set[int] = set()
 
     def begin_epoch(self, epoch: int, resume: bool) -> bool:
-        """Begins an epoch of all queues."""
         self._datasets.epoch = epoch
         epochs = [queue.begin_epoch(resume) for queue in self._queues]
         return None not in epochs
 
-    def passes(self, num_workers: int, window: int) -> Iterator[Window | Ends]:
-        """Yields what tells when a pass of all workers is over."""
+    def passes(self, num_workers: int, window: int) -> Iterator[Window]:
         if self._iterator is None:
             self._iterator = self._datasets.iterator()
             function = tf.function(take_chunk, autograph=False)
@@ -345,12 +326,10 @@ class WorkersPasses(Batches):
         return left
 
     def end_epochs(self) -> None:
-        """Ends the epochs of all queues."""
         for queue in self._queues:
             queue.end_epochs()
 
     def executions(self, sizes: Sizes, first_step: int = 0) -> Iterator[Scheduled]:
-        """Yields executions of a pass without end."""
         del first_step
         while True:
             yield Scheduled(sizes.largest, (self._iterator,))
@@ -379,25 +358,18 @@ class WorkersPasses(Batches):
         return num_steps, (place.chunk, tf.constant(place.num_done))
 
     def note_done(self, num_steps: int) -> bool:
-        """Takes note that steps were made, on the thread of their worker."""
         place = self._places[worker_index()]
         place.num_done += num_steps
         return place.num_done < place.num_batches
 
-    def reading(self) -> Reading:
-        """Returns how functions of executions read the batches."""
-        return _Held(self.element_spec)
-
-
-class _Held(Reading):
-    """Batches are in a chunk, from a place in it on."""
-
-    def signature(self, size: int) -> tuple[Any, ...]:
-        """Returns the specs of a chunk and a place."""
-        del size
+    @staticmethod
+    def signature(spec: Any, size: int) -> tuple[Any, ...]:
+        """Returns the specs of a chunk, and of a place in it."""
+        del spec, size
         return (tf.TensorSpec([None], tf.variant), tf.TensorSpec([], tf.int32))
 
-    def take(self, size: int, *args: Any) -> list[Any]:
-        """Returns the batches."""
+    @staticmethod
+    def take(spec: Any, size: int, *args: Any) -> list[Any]:
+        """Returns the batches in the chunk, from that place on."""
         chunk, first = args
-        return [batch_of(chunk, first + i, self._spec) for i in range(size)]
+        return [batch_of(chunk, first + i, spec) for i in range(size)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -14,9 +13,8 @@ from tf_syncrep.python.keras.compat.tracing import (
     captured_tensors,
     seeds_of_copy,
     traced_anew,
-    value_at_call,
 )
-from tf_syncrep.python.keras.fit.batches import Reading
+from tf_syncrep.python.keras.fit.batches import Batches
 from tf_syncrep.python.keras.fit.metrics import NO_METRICS, Results
 from tf_syncrep.python.keras.fit.step import Step
 from tf_syncrep.python.keras.transfers.prefetch import read_rows_early
@@ -31,45 +29,28 @@ class Execution:
     as the cancellation of what is around it.
     """
 
-    def __init__(
-        self,
-        step: Step,
-        reading: Reading,
-        size: int,
-        next_number: Callable[[], int],
-    ):
-        """Traces the function.
-
-        `next_number`: gives each execution a number, if its steps ask for one.
-        """
+    def __init__(self, step: Step, kind: type[Batches], spec: Any, size: int):
+        """Traces the function, of so many steps on such batches of a spec."""
         self._step = step
         self._metrics = metrics = step.metrics
         self._structure: Any = None
         # The function that adds to metrics is traced when it is first needed.
         self._add: Any = None
 
-        def number():
-            return value_at_call("execution", next_number, tf.TensorSpec([], tf.int64))
-
         def run(*args):
             handles = metrics.handles_of_zeros()
             # The steps have handles of their own, by which all their writes are found.
             of_steps = list(map(tf.identity, handles))
-            batches = reading.take(size, *args)
+            batches = kind.take(spec, size, *args)
             with TRACING, traced_anew():
-                numbers, others = self._steps(number, of_steps, batches)
+                numbers, others = self._steps(of_steps, batches)
             return tf.concat([numbers, metrics.values(handles)], axis=0), others
 
         function = tf.function(run, autograph=False)
-        self.traced = function.get_concrete_function(*reading.signature(size))
+        self.traced = function.get_concrete_function(*kind.signature(spec, size))
         _refuse_captured_datasets(self.traced)
 
-    def _steps(
-        self,
-        number: Callable[[], tf.Tensor],
-        handles: list[tf.Tensor],
-        batches: Any,
-    ) -> Any:
+    def _steps(self, handles: list[tf.Tensor], batches: Any) -> Any:
         """Makes a step on each batch, and packs what the coordinator needs of them."""
         return_results_at_once()
         graph = tf.compat.v1.get_default_graph()
@@ -78,7 +59,7 @@ class Execution:
             begins.append(len(graph.get_operations()))
             # These numbers also differ between executions of different sizes.
             with seeds_of_copy(len(batches) * (len(batches) - 1) + i):
-                results.append(self._step(number, handles, batch))
+                results.append(self._step(handles, batch))
         if self._step.prefetch_rows:
             ops = graph.get_operations()
             ranges = itertools.pairwise([*begins, len(ops)])
@@ -94,13 +75,6 @@ class Execution:
         ]
         self._packing, returned = _packed([*steps_own, *self._results.inputs])
         return returned
-
-    def _trace_addition(self, sums: tf.Tensor) -> Any:
-        """Traces `_added` for what executions return."""
-        specs = [tf.TensorSpec(x.shape, x.dtype) for x in self._results.inputs]
-        function = tf.function(self._added, autograph=False)
-        spec = tf.TensorSpec(sums.shape, sums.dtype)
-        return function.get_concrete_function(spec, specs)
 
     def _added(self, sums: tf.Tensor, inputs: list[Any]) -> Any:
         """Adds what executions have added to metrics, and returns their results."""
@@ -122,7 +96,9 @@ class Execution:
             leaves, inputs = leaves[: len(leaves) - num_inputs], leaves[-num_inputs:]
             sums = tf.constant(numbers[end:])
             if self._add is None:
-                self._add = self._trace_addition(sums)
+                specs = [tf.TensorSpec(x.shape, x.dtype) for x in self._results.inputs]
+                function = tf.function(self._added, autograph=False)
+                self._add = function.get_concrete_function(sums, specs)
             numbers, others = self._add(sums, inputs if num_inputs else [])
             results = _unpacked(
                 self._result_packing, numbers.numpy(), [x.numpy() for x in others]
@@ -157,16 +133,8 @@ class Executions:
     The main thread traces them: a worker's thread would trace for its worker alone.
     """
 
-    def __init__(
-        self,
-        step: Step,
-        reading: Reading,
-        next_number: Callable[[], int],
-        strategy: Any,
-    ):
-        self._step = step
-        self._reading = reading
-        self._next_number = next_number
+    def __init__(self, step: Step, kind: type[Batches], spec: Any, strategy: Any):
+        self._of = step, kind, spec
         self._strategy = strategy
         self._by_size: dict[int, Execution] = {}
 
@@ -178,9 +146,7 @@ class Executions:
         """Traces the function of so many steps, unless that was done."""
         if size not in self._by_size:
             with self._strategy.scope():
-                self._by_size[size] = Execution(
-                    self._step, self._reading, size, self._next_number
-                )
+                self._by_size[size] = Execution(*self._of, size)
 
 
 def _packed(leaves: list[Any]) -> tuple[list[Any], tuple[tf.Tensor, list[Any]]]:

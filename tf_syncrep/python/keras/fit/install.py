@@ -9,7 +9,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.checkpoint.ends import with_ends
+from tf_syncrep.python.keras.checkpoint.checkpoint import with_ends
 from tf_syncrep.python.keras.compat.position import handing_over
 from tf_syncrep.python.keras.fit import api, checks
 from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import alone
@@ -87,7 +87,7 @@ def _in_front_of(stock: Callable[..., Any], ours: Callable[..., Any]) -> Any:
                 checks.refuse_model_outside_of_scope(self)
             given = inspect.signature(stock).bind(self, *args, **kwargs)
             if callbacks := given.arguments.get("callbacks"):
-                given.arguments["callbacks"] = with_ends(callbacks)
+                given.arguments["callbacks"] = with_ends(self, callbacks)
             with handing_over(self), alone(self):
                 return stock(*given.args, **given.kwargs)
         if _is_installed:

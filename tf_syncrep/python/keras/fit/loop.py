@@ -5,17 +5,17 @@ always some steps ahead.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 from absl import logging
 
 from tf_syncrep.python.base.deadline import within
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.compat.position import handing_over, initial_position
 from tf_syncrep.python.keras.fit.batches import NO_BATCHES, Batches
-from tf_syncrep.python.keras.fit.joining import joined
 from tf_syncrep.python.keras.fit.scheduling import ScheduledSteps
 from tf_syncrep.python.keras.fit.sizes import Calls
 from tf_syncrep.python.keras.sync_replicas.rounds import Rounds
@@ -177,8 +177,6 @@ def predict(steps: ScheduledSteps, model: Any, batches: Batches, callbacks: Any)
     calls.finish(None)
     steps.coordinator.join()
     callbacks.on_predict_end()
-    if not outputs:
-        raise ValueError("There is nothing to predict: x has no batches.")
     return joined(outputs)
 
 
@@ -194,3 +192,28 @@ def _as_python(logs: dict[str, Any]) -> dict[str, Any]:
             return value
 
     return {name: converted(value) for name, value in logs.items()}
+
+
+def joined(outputs: Sequence[Any]) -> Any:
+    """Joins outputs of batches along the batch, as Keras does.
+
+    Returns a structure of the same; arrays of which other sizes differ become ragged.
+    """
+    if len(outputs) == 1:
+        return outputs[0]
+    return tf.nest.map_structure(lambda *parts: _joined(parts), *outputs)
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    if isinstance(parts[0], tf.SparseTensor):
+        return tf.sparse.concat(0, [*parts])
+    if isinstance(parts[0], tf.RaggedTensor):
+        return tf.concat(parts, axis=0)
+    if np.ndim(parts[0]) == 0:
+        return np.stack(parts)
+    sizes = [*zip(*(part.shape[1:] for part in parts), strict=True)]
+    ragged = [axis for axis, some in enumerate(sizes, 1) if len({*some}) > 1]
+    if not ragged:
+        return np.concatenate(parts)
+    rows = [tf.RaggedTensor.from_tensor(part, ragged_rank=ragged[-1]) for part in parts]
+    return tf.concat(rows, axis=0)

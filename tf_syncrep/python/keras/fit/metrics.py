@@ -43,11 +43,8 @@ class Metrics:
     """The state of metrics, in this process and on workers."""
 
     def __init__(self, owners: Mapping[Any, str]):
-        """Makes nothing yet.
-
-        `owners`: the name of the metric of each of TensorFlow's variables. The keys are
-        references, since variables cannot be compared.
-        """
+        # The name of the metric of each of TensorFlow's variables. The keys are
+        # references, since variables cannot be compared.
         self._owners = owners
         self._variables = [ref.deref() for ref in owners]
         self._name = f"tf_syncrep_metrics_{uuid.uuid4().hex}"

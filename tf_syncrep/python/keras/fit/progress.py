@@ -46,23 +46,19 @@ class ProgressBar(tf.keras.callbacks.ProgbarLogger):
         self._num_batches = 0
 
     def set_params(self, params: Any) -> None:
-        """Notes the number of batches, if it is known."""
         super().set_params(params)
         self._num_steps = params.get("steps")
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Begins an epoch."""
         self._num_batches = 0
         self.target = self._num_steps
         super().on_epoch_begin(epoch, logs)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Shows the progress, and counts the batches."""
         self._num_batches = batch + 1
         super().on_train_batch_end(batch, logs)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Shows the results of an epoch."""
         if self.target is None:
             self.target = self.progbar.target = self._num_batches
         super().on_epoch_end(epoch, logs)
@@ -81,58 +77,46 @@ class ProgressLines(tf.keras.callbacks.Callback):
     def __init__(self, now: Callable[[], float] = time.monotonic):
         super().__init__()
         self._now = now
-        self._epoch = 0
         self._is_training = False
         self._clock = TrainingClock(now)
         self._begin("")
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Notes that what follows is training."""
         self._is_training = True
         self._clock = clock_of(self.model)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Begins an epoch."""
         self._begin(f"epoch {epoch + 1}/{self.params.get('epochs', '?')}")
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Reports the progress of training, if a line is due."""
         self._step(batch, logs)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Reports the results of an epoch, with its validation."""
         self._write(logs)
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Notes that training has ended."""
         self._is_training = False
         self._clock = TrainingClock(self._now)
 
     def on_test_begin(self, logs: Any = None) -> None:
-        """Begins an evaluation, unless it belongs to a training."""
         if not self._is_training:
             self._begin("evaluation")
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Reports the progress of an evaluation, if a line is due."""
         if not self._is_training:
             self._step(batch, logs)
 
     def on_test_end(self, logs: Any = None) -> None:
-        """Reports the results of an evaluation."""
         if not self._is_training:
             self._write(logs)
 
     def on_predict_begin(self, logs: Any = None) -> None:
-        """Begins a prediction."""
         self._begin("prediction")
 
     def on_predict_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Reports the progress of a prediction, if a line is due."""
         self._step(batch, None)
 
     def on_predict_end(self, logs: Any = None) -> None:
-        """Reports the end of a prediction."""
         self._write(None)
 
     def _begin(self, what: str) -> None:
@@ -174,11 +158,9 @@ class LossWarning(tf.keras.callbacks.Callback):
         self._has_said_so = False
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Notes the number of the epoch."""
         self._epoch = epoch
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Checks the loss so far."""
         loss = (logs or {}).get("loss", 0.0)
         if not self._has_said_so and not np.all(np.isfinite(loss)):
             self._has_said_so = True

@@ -18,7 +18,9 @@ from tf_syncrep.python.keras.compat.coordinator import (
 )
 from tf_syncrep.python.keras.fit.batches import Batches, Scheduled
 from tf_syncrep.python.keras.fit.execution import Execution, Executions
-from tf_syncrep.python.keras.fit.silence import Silence
+
+# The log tells of a silence after this time, and each time after twice as long.
+FIRST_SECS = 60.0
 
 
 class StepCancelledError(RuntimeError):
@@ -55,6 +57,35 @@ class Result(NamedTuple):
         return self.execution.take(self.fetched)
 
 
+class Silence:
+    """Says in the log that no step has ended for long, and who may be waited for."""
+
+    def __init__(self, answers: Callable[[], str]):
+        # It may take some seconds, and is called only when the log says something.
+        self._answers = answers
+        self.end()
+
+    def end(self) -> None:
+        """Takes note that a result has come."""
+        self._secs = 0.0
+        self._told_at = FIRST_SECS
+
+    def add(self, secs: float) -> None:
+        """Takes note that none has come while it was waited for so many seconds."""
+        self._secs += secs
+        if self._secs < self._told_at:
+            return
+        self._told_at = 2 * self._secs
+        sentences = [
+            f"fit: no step has ended for {self._secs:.0f} s.",
+            self._answers(),
+            "First steps wait until functions are compiled and data are there, and "
+            "later ones for data, for a task that hangs, or for another worker, which "
+            "`stats()` of SyncReplicas names.",
+        ]
+        logging.warning("%s", " ".join(filter(None, sentences)))
+
+
 class Arrivals:
     """Schedules executions, and takes their results in the order of arrival.
 
@@ -72,18 +103,14 @@ class Arrivals:
         in_order: bool,
         runs_again: bool,
     ):
-        """Schedules nothing yet.
-
-        `executions`: the functions, by the number of their steps. `runs_again`: whether
-        an execution whose numbers were lost runs again. One that has updated variables
-        must not.
-        """
         self._coordinator = coordinator
         self._executions = executions
         self._batches = batches
         self._who_answers = who_answers
         self._silence = Silence(who_answers)
         self._in_order = in_order
+        # An execution whose numbers were lost must not run again if it has updated
+        # variables.
         self._runs_again = runs_again
         self._cancellation = Cancellation(coordinator)
         self._numbers = itertools.count()

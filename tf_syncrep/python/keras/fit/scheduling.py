@@ -142,13 +142,12 @@ class ScheduledSteps:
     def _executions(self, kind: str, batches: Batches) -> Executions:
         """Returns the functions for a kind of steps, kept until something changes."""
         step = getattr(self._model, f"{kind}_step")
-        reading = batches.reading()
         key = (
             step,
             trainer.made_by_compile(self._model),
             # Whoever reads the data: a function knows the results of one trace alone.
             batches.element_spec,
-            type(reading),
+            type(batches),
             list(optimizers_of(self._model)),
             self._metrics,
             self._prefetch_rows,
@@ -161,13 +160,20 @@ class ScheduledSteps:
             # `==` of variables compares their values.
             or list(map(id, known[kind][1])) != list(map(id, variables))
         ):
-            fold_seeds = self._num_workers > 1
-            step = Step(
-                self._model, kind, fold_seeds, self._metrics, self._prefetch_rows
-            )
             next_number = functools.partial(next, self._kept.numbers)
-            strategy = self._model.distribute_strategy
-            executions = Executions(step, reading, next_number, strategy)
+            step = Step(
+                self._model,
+                kind,
+                next_number if self._num_workers > 1 else None,
+                self._metrics,
+                self._prefetch_rows,
+            )
+            executions = Executions(
+                step,
+                type(batches),
+                batches.element_spec,
+                self._model.distribute_strategy,
+            )
             known[kind] = (key, variables, executions)
         return known[kind][-1]
 

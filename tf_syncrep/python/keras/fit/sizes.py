@@ -66,11 +66,6 @@ class AutoSizes(Sizes):
         num_steps: int | None,
         now: Callable[[], float] = time.monotonic,
     ):
-        """Begins with single steps.
-
-        `num_steps`: how many steps an epoch has, if that is known. `now`: the clock, in
-        seconds.
-        """
         super().__init__(1)
         self._num_workers = num_workers
         self._limit = LARGEST_EXECUTION

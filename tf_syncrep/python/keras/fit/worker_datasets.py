@@ -1,12 +1,19 @@
-"""Datasets that workers make, each its own."""
+"""Datasets that workers make, each its own, and the order in which they read them."""
 
-from collections.abc import Callable, Iterator
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_syncrep.python.data.work_queue import WorkQueue, queues_used
 from tf_syncrep.python.keras.compat.coordinator import as_worker, dataset_of_workers
+
+# Such ops make workers read in different orders, or different parts; a Python generator
+# may do so as well.
+_SHUFFLES = ("Shuffle", "Random")
+_PARTS_OR_SHUFFLES = (*_SHUFFLES, "Shard", "PyFunc", "Sampl")
 
 
 class WorkersDatasets:
@@ -155,3 +162,89 @@ def endless(dataset: tf.data.Dataset, name: str) -> tf.data.Dataset:
         return dataset.take(0)
 
     return dataset.repeat().concatenate(tf.data.Dataset.from_tensors(0).flat_map(fail))
+
+
+def in_chunks(
+    dataset: tf.data.Dataset, size: int, num_skipped: int | tf.Tensor = 0
+) -> tf.data.Dataset:
+    """Returns a dataset that reads another one again and again, in chunks.
+
+    It iterates over the dataset anew for each epoch, as Keras does: the next epoch is
+    shuffled in another order, and a cache stays. It reads no batch before its chunk is
+    asked for.
+
+    `size`: how many batches a chunk has; the last one of an epoch may have fewer.
+    """
+    end = tf.data.Dataset.from_tensors(0).map(
+        lambda _: tf.raw_ops.OptionalNone()[tf.newaxis]
+    )
+    # A map would be made parallel, and read ahead.
+    chunks = dataset.scan(0, lambda state, *batch: (state, _held(*batch))).batch(size)
+    # To make an iterator is to draw the seeds of a shuffle. `zip` would read a chunk.
+    first = tf.data.Dataset.range(1)
+    skipped = tf.data.Dataset.range(num_skipped).flat_map(
+        lambda _: tf.data.Dataset.choose_from_datasets([end.take(0), chunks], first)
+    )
+    # Nor is the next epoch to be read in advance.
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    epochs = skipped.concatenate(chunks.concatenate(end).repeat())
+    return epochs.with_options(options)
+
+
+# The spec of the iterators of such datasets.
+ITERATOR_SPEC = tf.data.IteratorSpec(tf.TensorSpec([None], tf.variant))
+
+
+def _held(*batch: Any) -> tf.Tensor:
+    """Holds a batch in a variant, as optionals can be batched only so."""
+    tensors = tf.nest.flatten(batch, expand_composites=True)
+    return tf.raw_ops.OptionalFromValue(components=tensors)
+
+
+def take_chunk(iterator: Any) -> tuple[tf.Tensor, tf.Tensor]:
+    """Reads a chunk, and returns it with the number of its batches; 0 at an end."""
+    chunk = next(iterator)
+    is_chunk = tf.raw_ops.OptionalHasValue(optional=chunk[0])
+    return chunk, tf.where(is_chunk, tf.shape(chunk)[0], 0)
+
+
+def batch_of(chunk: tf.Tensor, i: tf.Tensor, spec: Any) -> Any:
+    """Returns a batch of a chunk, of the given specs."""
+    leaves = tf.nest.flatten(spec, expand_composites=True)
+    tensors = tf.raw_ops.OptionalGetValue(
+        optional=chunk[i],
+        output_types=[leaf.dtype for leaf in leaves],
+        output_shapes=[leaf.shape for leaf in leaves],
+    )
+    return tf.nest.pack_sequence_as(spec, tensors, expand_composites=True)
+
+
+def differs_between_workers(dataset: tf.data.Dataset) -> bool:
+    """Returns whether copies of a dataset may be read in different orders, or in parts.
+
+    It looks at the names of the operations in the dataset. If these are unknown, it
+    returns True.
+    """
+    return _has(dataset, _PARTS_OR_SHUFFLES)
+
+
+def is_shuffled(dataset: tf.data.Dataset) -> bool:
+    """Returns whether a dataset shuffles, as far as the names of its ops tell."""
+    return _has(dataset, _SHUFFLES)
+
+
+def _has(dataset: tf.data.Dataset, names: Sequence[str]) -> bool:
+    """Returns whether an op of a dataset has one of these names in its own."""
+    try:
+        serialized = tf.raw_ops.DatasetToGraphV2(
+            input_dataset=tf.data.experimental.to_variant(dataset),
+            external_state_policy=1,  # state outside the graph does not matter here
+            strip_device_assignment=True,
+        )
+    except tf.errors.OpError:
+        return True
+    graph = tf.compat.v1.GraphDef.FromString(serialized.numpy())
+    nodes = [graph.node, *(function.node_def for function in graph.library.function)]
+    ops = {node.op for some in nodes for node in some}
+    return any(name in op for op in ops for name in names)

@@ -9,6 +9,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_syncrep.python.base import messages
+from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.sync_replicas.rounds import Rounds, say_last_round
 from tf_syncrep.python.keras.sync_replicas.targets import Targets
 from tf_syncrep.python.sync import gradient_checks
@@ -45,21 +46,14 @@ class InProcessRounds(Rounds):
         # The last round whose gradients waited while rows of tables were removed.
         self._maintained_round = -1
 
-    def receive(
-        self, gradients: Sequence[Any], variables: Sequence[Any], natives: Sequence[Any]
-    ) -> None:
-        """Takes the gradients of a batch, and makes an update if the round is full.
-
-        Raises ValueError: the variables, or the kinds of the gradients, differ from
-        those before.
-        """
+    def receive(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         if self._note is not None:
             logging.warning("%s", self._note)
             self._note = None
-        self._targets.check(gradients, variables, natives)
+        self._targets.check(gradients, variables)
         checks = [
-            gradient_checks.check_against(gradient, native)
-            for gradient, native in zip(gradients, natives, strict=True)
+            gradient_checks.check_against(gradient, compat.native(variable))
+            for gradient, variable in zip(gradients, variables, strict=True)
         ]
 
         def push() -> None:
@@ -88,11 +82,9 @@ class InProcessRounds(Rounds):
         self.close()
 
     def num_done(self, num_taken: int) -> int:
-        """Returns how many batches of an epoch are in complete rounds."""
         return max(0, num_taken - int(self._pending.numpy()))
 
     def finish(self, *, flush: bool) -> None:
-        """Applies or drops the gradients of an incomplete last round."""
         if flush:
             pending = int(self._pending.numpy())
             if pending:
@@ -107,7 +99,6 @@ class InProcessRounds(Rounds):
         self.finish(flush=False)
 
     def drop(self) -> int:
-        """Drops the gradients of the open round; returns how many."""
         pending = int(self._pending.numpy())
         if pending:
             self._end_round()
@@ -122,17 +113,14 @@ class InProcessRounds(Rounds):
         return not is_open or int(self._round.numpy()) != self._maintained_round
 
     def begin_maintenance(self) -> None:
-        """Notes the round, if gradients wait for its end."""
         if int(self._pending.numpy()) > 0:
             self._maintained_round = int(self._round.numpy())
 
     def configure(self, quorum: int, total: int) -> None:
-        """Changes how many gradients make up an update."""
         del total
         self._quorum.assign(quorum)
 
     def stats(self) -> dict[str, Any]:
-        """Reads the counters, by the names that a gate gives them."""
         return {
             "step": int(self._iterations.numpy()),
             "quorum": int(self._quorum.numpy()),

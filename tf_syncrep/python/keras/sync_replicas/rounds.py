@@ -34,14 +34,8 @@ class Rounds:
         """Waits until the round needs a gradient; the gradient is computed inside."""
         yield
 
-    def receive(
-        self, gradients: Sequence[Any], variables: Sequence[Any], natives: Sequence[Any]
-    ) -> None:
-        """Takes the gradients of a batch.
-
-        `variables`: the variables, as the optimizer got them. `natives`: the same
-        variables, as TensorFlow's variables.
-        """
+    def receive(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+        """Takes the gradients of a batch; the variables are as Keras has them."""
         raise NotImplementedError
 
     @property
@@ -95,7 +89,10 @@ class Rounds:
         """Notes that rows of tables are removed now."""
 
     def drop(self) -> int:
-        """Drops the gradients of the open round; returns how many."""
+        """Drops the gradients of the open round; returns how many.
+
+        It is called between two updates.
+        """
         return 0
 
     def add_observer(self, observer: Observer) -> None:
@@ -130,13 +127,9 @@ class RefusedRounds(Rounds):
     def __init__(self, reason: str):
         self._reason = reason
 
-    def receive(
-        self, gradients: Sequence[Any], variables: Sequence[Any], natives: Sequence[Any]
-    ) -> None:
-        """Refuses gradients."""
-        del gradients, variables, natives
+    def receive(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+        del gradients, variables
         raise ValueError(self._reason)
 
     def start(self) -> None:
-        """Refuses to begin a training."""
         raise ValueError(self._reason)

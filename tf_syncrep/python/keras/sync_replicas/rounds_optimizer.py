@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import tensorflow as tf
@@ -140,7 +140,6 @@ class RoundsOptimizer(OuterOptimizer):
         self._rounds.receive(
             [as_tensors(gradient) for gradient in gradients],
             variables,
-            [compat.native(variable) for variable in variables],
         )
 
     @contextlib.contextmanager
@@ -186,15 +185,20 @@ class RoundsOptimizer(OuterOptimizer):
         """Notes that rows of tables are removed now."""
         self._rounds.begin_maintenance()
 
-    def drop_gradients(self, reason: str) -> None:
-        """Drops the gradients that wait for the end of a round, and says so."""
-        if dropped := self._rounds.drop():
-            logging.warning(
-                "%s: dropped %d gradients of an incomplete round, since %s.",
-                type(self).__name__,
-                dropped,
-                reason,
-            )
+    def drop_gradients(self, change: Callable[[], None], reason: str) -> None:
+        """Changes variables, and drops gradients of what was there, and says so."""
+
+        def change_and_drop() -> None:
+            change()
+            if dropped := self._rounds.drop():
+                logging.warning(
+                    "%s: dropped %d gradients of an incomplete round, since %s.",
+                    type(self).__name__,
+                    dropped,
+                    reason,
+                )
+
+        self._rounds.between_updates(change_and_drop)
 
     def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
         """Ends a training; called by `fit`.

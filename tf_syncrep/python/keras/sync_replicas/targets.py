@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.keras import compat
 from tf_syncrep.python.sync.gradient_accumulators import (
     GradientAccumulator,
     GradientKind,
@@ -48,19 +49,16 @@ class Targets:
         """The variables, as the optimizer got them."""
         return [target.variable for target in self._targets or []]
 
-    def check(
-        self, gradients: Sequence[Any], variables: Sequence[Any], natives: Sequence[Any]
-    ) -> None:
+    def check(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """Makes the accumulators at the first call; compares at each further call.
 
-        `variables`: the variables, as the optimizer got them. `natives`: the same
-        variables, as TensorFlow's variables. Raises ValueError: the variables, or the
-        kinds of the gradients, differ from those of the first call.
+        `variables`: the variables, as Keras has them. Raises ValueError: the variables,
+        or the kinds of the gradients, differ from those of the first call.
         """
         targets = [
             _Target(variable, native, id(native), native.name, kind_of(gradient))
             for gradient, variable, native in zip(
-                gradients, variables, natives, strict=True
+                gradients, variables, map(compat.native, variables), strict=True
             )
         ]
         with self._lock:

@@ -30,45 +30,34 @@ _UNFIT = {
 class RowSlot:
     """A slot with as many rows as a part has."""
 
+    kind: str
     variable: Any
     initial: float
 
 
 def row_slots(
     optimizers: Sequence[Any], tables: StackedTables
-) -> dict[int, dict[str, RowSlot]]:
-    """Finds the slots of the rows of tables.
+) -> dict[int, list[RowSlot]]:
+    """Finds the slots of the rows of tables, by the `id` of their part.
 
-    Raises ValueError: an optimizer has slots that do not begin with one number.
+    Slots of several optimizers may have the same kind. Raises ValueError: an optimizer
+    has slots that do not begin with one number.
     """
     trained = tables.all_trained()
-    found: dict[int, dict[str, RowSlot]] = {id(compat.native(x)): {} for x in trained}
-    for optimizer in _innermost(optimizers):
+    found: dict[int, list[RowSlot]] = {id(compat.native(x)): [] for x in trained}
+    innermost = {id(x): x for outer in optimizers for x in innermost_of(outer)}
+    for optimizer in innermost.values():
         by_variable = slots_by_variable(optimizer, trained)
         if not any(by_variable.values()):
             continue
         initial = _initial_values(optimizer, trained[0])
         for variable in trained:
             key = id(compat.native(variable))
-            found[key] |= {
-                kind: RowSlot(slot, initial[kind])
+            found[key] += [
+                RowSlot(kind, slot, initial[kind])
                 for kind, slot in by_variable[key].items()
                 if are_rows(slot, variable)
-            }
-    return found
-
-
-def all_row_slots(
-    optimizers: Sequence[Any], tables: StackedTables
-) -> dict[int, list[RowSlot]]:
-    """Finds the slots as `row_slots` does, of all optimizers that train the same rows.
-
-    Slots of several optimizers may have the same name.
-    """
-    found: dict[int, list[RowSlot]] = {}
-    for optimizer in _innermost(optimizers):
-        for part, slots in row_slots([optimizer], tables).items():
-            found.setdefault(part, []).extend(slots.values())
+            ]
     return found
 
 
@@ -92,11 +81,6 @@ def refuse_unfit(optimizer: Any) -> None:
             "average of a row would begin at zero. Received: "
             f"{type(optimizer).__name__} with use_ema=True"
         )
-
-
-def _innermost(optimizers):
-    found = {id(x): x for outer in optimizers for x in innermost_of(outer)}
-    return list(found.values())
 
 
 def _initial_values(optimizer: Any, variable: Any) -> dict[str, float]:

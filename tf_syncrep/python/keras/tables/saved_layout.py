@@ -27,20 +27,6 @@ def as_json(tables: StackedTables) -> str:
     )
 
 
-def with_names_of(tables: StackedTables, saved: str) -> str:
-    """Returns what `as_json` would return for a layout now.
-
-    In older files a table has the layer's name if it is the only one of its layer.
-    """
-    slabs = json.loads(saved)
-    if tables.named_by_layer:
-        for slab in slabs:
-            slab["tables"] = [
-                [tables.name_in_files(name), size] for name, size in slab["tables"]
-            ]
-    return json.dumps(slabs)
-
-
 def from_json(saved: str) -> list[Slab]:
     """Makes slabs of fixed size of what `as_json` returned."""
     return [

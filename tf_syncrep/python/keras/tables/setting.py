@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,18 +11,9 @@ import tensorflow as tf
 
 from tf_syncrep.python.ops import checkpoint_ops
 
-#: Held while tables are set; no checkpoint begins meanwhile.
+#: Held while tables are set, and while a checkpoint begins. The thread that makes
+#: updates never takes it, since one that holds it may wait for a moment between two.
 being_set = threading.RLock()
-
-
-def unless_being_set(function: Callable[[], None]) -> Callable[[], None]:
-    """Has a function wait until no table is being set."""
-
-    def wait_and_call():
-        with being_set:
-            function()
-
-    return wait_and_call
 
 
 def check_numbers(name: str, values: np.ndarray) -> None:

@@ -46,13 +46,9 @@ def save(optimizer: Any, store: Any) -> bool:
 
 
 def load(optimizer: Any, store: Any) -> bool:
-    """Loads what `save` has saved.
-
-    Returns whether the store has exactly these arrays; if not, nothing was loaded.
-    """
+    """Loads what `save` has saved; returns False if the store has other arrays."""
     trained = trained_by(optimizer)
-    # Slots of Keras' own layer are numbered, and so were those of an Embedding in one
-    # part.
+    # Slots of Keras' own layer, in whose place an Embedding may be, are numbered.
     several = [
         x
         for x in trained
@@ -87,7 +83,7 @@ def _load(optimizer, by_name, store):
             if isinstance(tables, DynamicTables):
                 # If the layer was loaded before, its rows stay where they are.
                 of_rows = (np.asarray(store[key + x][...]) for x in (_KEYS, _USES))
-                tables.restore(name, *of_rows, [(slots, value)])
+                tables.restore(name, *of_rows, value, slots)
             else:
                 tables.write(name, value, slots)
             continue

@@ -26,7 +26,7 @@ CHUNK_BYTES = 64 * 2**20
 _ONLY = "embeddings"
 
 
-class PartsBySlab(dict[str, list[Any]]):
+class _PartsBySlab(dict[str, list[Any]]):
     """The variables of each slab by its name, once they are made."""
 
     def __missing__(self, name: str) -> list[Any]:
@@ -45,10 +45,13 @@ class StackedTables:
 
     #: What follows the part's name in the names of each part's variables.
     kinds: tuple[str, ...] = ("",)
+    #: The optimizers that were built with a part; None for tables of fixed size.
+    trainers: weakref.WeakSet[Any] | None = None
 
-    def __init__(self, slabs: Sequence[Any], named_by_layer: bool):
+    def __init__(self, slabs: Sequence[Any], named_by_layer: bool = False):
         """Makes no variables yet."""
         self.named_by_layer = named_by_layer
+        self._parts = _PartsBySlab()
         self.slabs = list(slabs)
         self.by_name = {t.name: t for slab in self.slabs for t in slab.tables}
         self._slab_of = {t.name: slab for slab in self.slabs for t in slab.tables}
@@ -170,9 +173,10 @@ def trained_by(optimizer: Any) -> list[StackedTables]:
     return list(dict.fromkeys(found[place] for place in sorted(found)))
 
 
-def slabs_with_own_optimizers() -> dict[int, Any]:
-    """Returns the slabs that have optimizers of their own."""
-    return {id(x.native): x.slab for x in _placed() if x.slab.optimizer is not None}
+def own_slabs_of(variables: Sequence[Any]) -> list[Any]:
+    """Finds the slab of each variable; None if it has no optimizer of its own."""
+    slabs = {id(x.native): x.slab for x in _placed() if x.slab.optimizer is not None}
+    return [slabs.get(id(compat.native(variable))) for variable in variables]
 
 
 def is_part(variable: tf.Variable, kind: type[StackedTables] = StackedTables) -> bool:

@@ -37,10 +37,7 @@ def _origin(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def pack(rows: tf.Tensor, others: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Makes one tensor of rows and other tensors, and has the rows' op leave room.
-
-    `others`: numbers or truth values of known shapes; at least one.
-    """
+    """Makes one tensor of rows and others, and has the rows' op leave room for them."""
     head_rows = _num_head_rows(rows, others)
     origin, name = _origin(rows), "head_rows"
     op = origin.op

@@ -16,7 +16,7 @@ import dataclasses
 import graphlib
 import itertools
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -24,8 +24,7 @@ import tensorflow as tf
 from tf_syncrep.python.base import messages
 from tf_syncrep.python.keras.compat import graph_edges
 from tf_syncrep.python.keras.transfers import packing, rows
-from tf_syncrep.python.keras.transfers.dataflow import Dataflow
-from tf_syncrep.python.keras.transfers.tasks import WORKER
+from tf_syncrep.python.keras.transfers.dataflow import WORKER, Dataflow
 
 # Packing and unpacking a larger tensor would take about as long as the call it saves.
 _LARGEST_BYTES = 256 * 1024
@@ -82,7 +81,7 @@ def few_messages() -> Iterator[None]:
 
 @contextlib.contextmanager
 def joined_transfers(lookups_wait: bool = True) -> Iterator[None]:
-    """Does the same as `few_messages`."""
+    """Does the same; rows that lookups find bring others only if `lookups_wait`."""
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     if graph is None or graph in _open:
         yield
@@ -211,7 +210,8 @@ class _Transfers:
                 for x in kept
                 if (x.origin, x.target) == (message.origin, message.target)
                 and (x.rows is None or message.rows is None)
-                and not self._depend([x.node], [message.node])
+                and not self._flow.comes_before([x.node], [message.node])
+                and not self._flow.comes_before([message.node], [x.node])
             ]
             if others:
                 self._merge(others[-1], message)
@@ -276,12 +276,6 @@ class _Transfers:
                 del message.uses[key]
             return True
         return False
-
-    def _depend(self, some: Iterable[int], others: Iterable[int]) -> bool:
-        """Returns whether nodes come before others, or after them."""
-        some, others = [*some], [*others]
-        flow = self._flow
-        return flow.comes_before(some, others) or flow.comes_before(others, some)
 
     def _build(self, message: _Message, arrived: dict[_Key, tf.Tensor]) -> None:
         """Builds the ops of a message, and notes what has arrived at the worker."""

@@ -54,6 +54,9 @@ class AdamAsync(BaseOptimizer):
     $$m := momentum \cdot m + learning\_rate \cdot g / \sqrt{v + \epsilon}$$
     $$variable := variable - m$$
 
+    The slots of a variable are "m" and "v", of its shape, and the powers of the step to
+    come, "beta_1_power" and "beta_2_power", of shape (1,).
+
     Variables may be half, bfloat16, float32 or float64; the averages and powers are
     float64 for float64 variables and float32 for all others. It works with any
     `tf.distribute.Strategy`, in replica context and in cross-replica context, where
@@ -63,9 +66,7 @@ class AdamAsync(BaseOptimizer):
     check that the indices are in range.
 
     Args:
-        learning_rate: a number of at least 0, or a
-            `tf.keras.optimizers.schedules.LearningRateSchedule`; in Keras 3 also a
-            callable without arguments that returns the rate.
+        {{learning_rate}}
         beta_1: decay of the moving average of the gradient, in [0, 1).
         beta_2: decay of the moving average of its square, in [0, 1).
         epsilon: a number of at least 0, which is added to the root of \\(v\\); the
@@ -168,21 +169,8 @@ class AdamAsync(BaseOptimizer):
                 made.append(self.add_slot(variable, name, shape, dtype, value))
         self.create_rounding_counts(variables)
 
-    def slots(self, variable: Any) -> dict[str, Any]:
-        """Returns the slots of a variable with which the optimizer was built.
-
-        Args:
-            variable: a model variable.
-
-        Returns:
-            The moving averages "m" and "v", of the variable's shape, and the powers of
-            the step to come, "beta_1_power" and "beta_2_power", of shape (1,). With
-            `stochastic_rounding` a half or bfloat16 variable has one more,
-            "rounding_count".
-        """
-        return self.with_rounding_count(variable, self._slots_of_rule(variable))
-
-    def _slots_of_rule(self, variable):
+    def slots_of_rule(self, variable: Any) -> dict[str, Any]:
+        """Returns both averages, and the powers of the step to come."""
         i = self.slot_index(variable)
         return {
             "m": self._m[i],
@@ -201,7 +189,7 @@ class AdamAsync(BaseOptimizer):
         ops = adam_async_tf_ops if is_beyond else adam_async_ops
         operands = (
             variable.handle,
-            *[slot.handle for slot in self._slots_of_rule(variable).values()],
+            *[slot.handle for slot in self.slots_of_rule(variable).values()],
             tf.cast(learning_rate, slot_dtype(variable.dtype)),
             self.beta_1,
             self.beta_2,

@@ -1,7 +1,7 @@
 """The base class of this package's optimizers."""
 
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -33,6 +33,11 @@ variables and float32 for all others. In functions that XLA compiles, and on GPU
 the update is made of TensorFlow's own ops, which are slower, are not atomic, and do
 not check that the indices are in range.
 """,
+        "learning_rate": """
+learning_rate: a number of at least 0, or a
+    `tf.keras.optimizers.schedules.LearningRateSchedule`; in Keras 3 also a
+    callable without arguments that returns the rate.
+""",
         "base_arguments": """
 weight_decay: if set, each step subtracts this, times the learning rate, times
     the variable from each variable, also in rows that no gradient names.
@@ -61,7 +66,7 @@ class BaseOptimizer(compat.SlotOptimizer):
     """An optimizer that moves only the rows that a sparse gradient names.
 
     Slots of tables are saved by table. A subclass overrides `create_slots`,
-    `update_variable` and `slots`.
+    `slots_of_rule` and `update_variable`.
     """
 
     def __init__(
@@ -102,21 +107,31 @@ class BaseOptimizer(compat.SlotOptimizer):
         """Makes the slots of all variables; to be overridden."""
         raise NotImplementedError
 
+    def slots_of_rule(self, variable: Any) -> dict[str, Any]:
+        """Returns what `create_slots` has made for a variable; to be overridden."""
+        raise NotImplementedError
+
+    def slots(self, variable: Any) -> dict[str, Any]:
+        """Returns the slots of a variable with which the optimizer was built.
+
+        Args:
+            variable: a model variable.
+
+        Returns:
+            The slots by name. With `stochastic_rounding` a half or bfloat16 variable
+            has one more, "rounding_count".
+        """
+        slots = self.slots_of_rule(variable)
+        found = self.__dict__["_roundings"].get(self.slot_index(variable))
+        return slots if found is None else {**slots, ROUNDING_COUNT: found.count}
+
     def add_slot(
         self, variable: Any, name: str, shape: Any, dtype: tf.DType, value: float
     ) -> Any:
         """Adds an optimizer variable on the device of a model variable.
 
-        Args:
-            variable: model variable.
-            name: name of the slot.
-            shape: shape of the slot.
-            dtype: dtype of the slot.
-            value: the initial value of each element. If it is 0 and the variable is a
-                part of tables that grow, rows take memory only once they are used.
-
-        Returns:
-            The slot.
+        `value`: the initial value of each element. If it is 0 and the variable is a
+        part of tables that grow, rows take memory only once they are used.
         """
         grows = (
             value == 0
@@ -133,11 +148,7 @@ class BaseOptimizer(compat.SlotOptimizer):
         )
 
     def create_rounding_counts(self, variables: Sequence[Any]) -> None:
-        """Makes a count of updates beside each variable that is rounded at random.
-
-        Args:
-            variables: those of `create_slots`.
-        """
+        """Makes a count of updates beside each variable that is rounded at random."""
         if not self.stochastic_rounding:
             return
         counts, seeds = [], {}
@@ -155,27 +166,11 @@ class BaseOptimizer(compat.SlotOptimizer):
             self._rounding_counts = counts
 
     def rounding_of(self, variable: Any) -> StochasticRounding | None:
-        """Returns how a variable is rounded; None for rounding to nearest.
-
-        Returns:
-            The ops' rounding arguments, with the count's handle.
-        """
+        """Returns how a variable is rounded; None for rounding to nearest."""
         if not self.__dict__["_roundings"]:
             return None
         found = self.__dict__["_roundings"].get(self.slot_index(variable))
         return found and found._replace(count=found.count.handle)
-
-    def with_rounding_count(
-        self, variable: Any, slots: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """Returns the slots of a variable, with the count of its updates if it has one.
-
-        Args:
-            variable: a model variable.
-            slots: its other slots.
-        """
-        found = self.__dict__["_roundings"].get(self.slot_index(variable))
-        return dict(slots) if found is None else {**slots, ROUNDING_COUNT: found.count}
 
     def update_variable(
         self, gradient: Any, variable: tf.Variable, learning_rate: Any
@@ -184,18 +179,12 @@ class BaseOptimizer(compat.SlotOptimizer):
         raise NotImplementedError
 
     def save_own_variables(self, store: Any) -> None:
-        """Saves slots of tables by table, and all other variables by number.
-
-        Called by Keras.
-        """
+        """Saves slots of tables by table, all else by number; called by Keras."""
         if not slots.save(self, store):
             super().save_own_variables(store)
 
     def load_own_variables(self, store: Any) -> None:
-        """Loads what was saved, even if tables have other parts now.
-
-        Called by Keras.
-        """
+        """Loads what was saved, whatever parts tables have now; called by Keras."""
         if not slots.load(self, store):
             super().load_own_variables(store)
 

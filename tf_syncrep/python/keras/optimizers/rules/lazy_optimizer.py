@@ -41,9 +41,7 @@ class LazyOptimizer(BaseOptimizer):
     kernels that lose none.
 
     Args:
-        learning_rate: a number of at least 0, or a
-            `tf.keras.optimizers.schedules.LearningRateSchedule`; in Keras 3 also a
-            callable without arguments that returns the rate.
+        {{learning_rate}}
         {{base_arguments}}
         name: the optimizer's name; None for the class's.
         stochastic_rounding: round half and bfloat16 variables up or down at random, so
@@ -121,11 +119,7 @@ class LazyOptimizer(BaseOptimizer):
         raise NotImplementedError
 
     def create_slots(self, variables: Sequence[Any]) -> None:
-        """Makes the slots; called once, when the optimizer is built.
-
-        Args:
-            variables: model variables.
-        """
+        """Makes the slots; called once, when the optimizer is built."""
         made: dict[str, list[Any]] = {name: [] for name in self.initial_slots()}
         for variable in variables:
             dtype = slot_dtype(variable.dtype)
@@ -137,19 +131,8 @@ class LazyOptimizer(BaseOptimizer):
         self._slots_by_name = made
         self.create_rounding_counts(variables)
 
-    def slots(self, variable: Any) -> dict[str, Any]:
-        """Returns the slots of a variable with which the optimizer was built.
-
-        Args:
-            variable: a model variable.
-
-        Returns:
-            The slots by name. With `stochastic_rounding` a half or bfloat16 variable
-            has one more, "rounding_count".
-        """
-        return self.with_rounding_count(variable, self._slots_of_rule(variable))
-
-    def _slots_of_rule(self, variable):
+    def slots_of_rule(self, variable: Any) -> dict[str, Any]:
+        """Returns the slots of `initial_slots`."""
         i = self.slot_index(variable)
         return {name: made[i] for name, made in self._slots_by_name.items()}
 
@@ -161,7 +144,7 @@ class LazyOptimizer(BaseOptimizer):
         dtype = slot_dtype(var_dtype)
         rate = tf.cast(learning_rate, dtype)
         rounding = self.rounding_of(variable)
-        handles = {k: x.handle for k, x in self._slots_of_rule(variable).items()}
+        handles = {k: x.handle for k, x in self.slots_of_rule(variable).items()}
         if isinstance(gradient, tf.IndexedSlices):
             values = tf.cast(gradient.values, dtype)
             rows, gradient = sum_by_row(values, gradient.indices)
@@ -209,7 +192,7 @@ class RuleOptimizer(LazyOptimizer):
         operands = (
             rule,
             variable.handle,
-            {k: slot.handle for k, slot in self._slots_of_rule(variable).items()},
+            {k: slot.handle for k, slot in self.slots_of_rule(variable).items()},
             {"lr": tf.cast(learning_rate, dtype), **rest},
         )
         rounding = self.rounding_of(variable)

@@ -9,12 +9,13 @@ a dead coordinator has left on a parameter server must not touch them.
 import dataclasses
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_syncrep.python.base import messages
+from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.sync_replicas.targets import Targets
 from tf_syncrep.python.ops import sync_gate_ops
 from tf_syncrep.python.sync import gate_placement, gradient_checks, gradient_transfers
@@ -45,31 +46,23 @@ class Permit:
         return (self.gate, self.generation, self.round, *self.worker)
 
 
+@dataclasses.dataclass(eq=False)
 class ClusterOps:
-    """Builds the ops of workers, updater and coordinator."""
+    """Builds the ops of workers, updater and coordinator.
 
-    def __init__(
-        self,
-        quorum: int,
-        total: int,
-        lease_secs: float,
-        start_secs: float,
-        reject_nonfinite: bool,
-        spares: bool,
-        device: str,
-    ):
-        """Makes no ops yet.
+    `device`: the device of the gate. All else is as in `SyncReplicas`.
+    """
 
-        `start_secs`: how long it may be silent before its first gradient; see
-        `SyncReplicas`.
-        """
-        self._quorum = quorum
-        self._total = total
-        self._lease_secs = lease_secs
-        self._start_secs = start_secs
-        self._reject_nonfinite = reject_nonfinite
-        self._spares = spares
-        self._fallback_device = self._device = device
+    quorum: int
+    total: int
+    lease_secs: float
+    start_secs: float
+    reject_nonfinite: bool
+    spares: bool
+    device: str
+
+    def __post_init__(self):
+        self._fallback_device = self.device
         self.targets = Targets()
         # The names of the tensors that tell of the worker, by function. The tensors
         # themselves would keep the function's graph alive.
@@ -83,18 +76,13 @@ class ClusterOps:
     @property
     def heartbeat_secs(self) -> float:
         """How often the updater has to call the gate, at least."""
-        return min(self._lease_secs, self._start_secs) / 4
-
-    @property
-    def device(self) -> str:
-        """The device of the gate."""
-        return self._device
+        return min(self.lease_secs, self.start_secs) / 4
 
     def place_gate(self, variables: Sequence[Any]) -> None:
         """Chooses the gate's device, unless the gate has been made."""
         with self._lock:
             if self._gate is None:
-                self._device = gate_placement.gate_device(
+                self.device = gate_placement.gate_device(
                     variables, self._fallback_device
                 )
 
@@ -104,20 +92,27 @@ class ClusterOps:
             if self._gate is None:
                 # It must not be made in a function that is being traced: at each call,
                 # functions run ops that make handles one after the other, on all tasks.
-                with tf.init_scope(), tf.device(self._device):
+                with tf.init_scope(), tf.device(self.device):
                     self._gate = sync_gate_ops.sync_gate(
-                        self._quorum,
-                        self._total,
-                        lease_secs=self._lease_secs,
-                        start_secs=self._start_secs,
+                        self.quorum,
+                        self.total,
+                        lease_secs=self.lease_secs,
+                        start_secs=self.start_secs,
                         updater_lease_secs=max(
-                            self._lease_secs, _SHORTEST_UPDATER_LEASE_SECS
+                            self.lease_secs, _SHORTEST_UPDATER_LEASE_SECS
                         ),
                         strict=False,
-                        spares=self._spares,
+                        spares=self.spares,
                         counted=True,
                     )
             return self._gate
+
+    def at_gate(self, op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Builds one of the gate's ops, on the gate's task."""
+        with tf.device(self.device):
+            built = op(self.gate(), *args, **kwargs)
+        # A `tf.function` may return nothing, but not an op.
+        return None if isinstance(built, tf.Operation) else built
 
     # --- Worker ---
 
@@ -133,7 +128,7 @@ class ClusterOps:
             name, at_gate, here = self._told()
             if graph is not None:
                 self._workers[graph] = [x.name for x in (name, at_gate, here)]
-        with tf.device(self._device):
+        with tf.device(self.device):
             generation, round_number, _ = sync_gate_ops.sync_gate_acquire(
                 gate, name, at_gate
             )
@@ -144,7 +139,7 @@ class ClusterOps:
         with tf.device(_HERE):
             here = sync_gate_ops.task_id()
         message = messages.pack(here)
-        with tf.device(self._device):
+        with tf.device(self.device):
             name, incarnation = messages.unpack(message, here)
         return name, incarnation, here[1]
 
@@ -153,16 +148,15 @@ class ClusterOps:
         permit: Permit,
         gradients: Sequence[Any],
         variables: Sequence[Any],
-        natives: Sequence[Any],
     ) -> None:
         """Hands in a gradient: admit, push to all accumulators, commit.
 
-        `variables`: the variables, as the optimizer got them. `natives`: the same
-        variables, as TensorFlow's variables. Raises ValueError: the variables that have
-        gradients, or the gradients' kinds, differ from those of the function that was
-        traced first.
+        `variables`: the variables, as Keras has them. Raises ValueError: the variables
+        that have gradients, or the gradients' kinds, differ from those of the function
+        that was traced first.
         """
-        self.targets.check(gradients, variables, natives)
+        self.targets.check(gradients, variables)
+        natives = [compat.native(variable) for variable in variables]
         checked = [
             gradient_checks.checked(gradient, native)
             for gradient, native in zip(gradients, natives, strict=True)
@@ -173,21 +167,21 @@ class ClusterOps:
         # All gradients must be ready before the gate is asked, since a worker that is
         # admitted keeps the others waiting. Gradients for the gate's own task are
         # awaited there.
-        at_gate = [native.device == self._device for native in natives]
+        at_gate = [native.device == self.device for native in natives]
         elsewhere = [x for x, is_at in zip(checked, at_gate, strict=True) if not is_at]
-        with tf.device(self._device):
+        with tf.device(self.device):
             fit = tf.constant(True)
-        if self._reject_nonfinite or elsewhere:
+        if self.reject_nonfinite or elsewhere:
             fit = self._tell_when_computed(permit, elsewhere, checked)
         sent, fit = self._when_all_are_there(sent, at_gate, fit)
-        with tf.device(self._device):
+        with tf.device(self.device):
             admitted = sync_gate_ops.sync_gate_admit(*permit.contribution, fit)
         push_and_commit(
             permit.contribution,
             admitted,
             sent,
             self.targets.accumulators,
-            self._device,
+            self.device,
         )
         permit.used = True
 
@@ -199,7 +193,7 @@ class ClusterOps:
         The message is sent after the gradients for the gate's task.
         """
         awaited = [x for x, is_at in zip(sent, at_gate, strict=True) if is_at]
-        with tf.device(self._device):
+        with tf.device(self.device):
             # They go through one op with the message to the gate. A control dependency
             # on tensors from another task would be one more message beside the
             # gradients themselves.
@@ -215,34 +209,28 @@ class ClusterOps:
         """Tells the gate's task that gradients are ready, and whether all are fit."""
         with tf.control_dependencies(flatten(awaited)), tf.device(_HERE):
             fit = tf.constant(1, tf.int64)
-            if self._reject_nonfinite:
+            if self.reject_nonfinite:
                 fit = tf.cast(gradient_checks.all_finite(gradients), tf.int64)
             # It includes a tensor that is not a constant: a constant would be made on
             # the gate's task, and would wait for each gradient by a message of its own.
             message = messages.join([permit.incarnation, fit])
-        with tf.device(self._device):
+        with tf.device(self.device):
             return tf.equal(message[1], 1)
 
     def give_back(self, permit: Permit) -> None:
         """Releases a permit that did not lead to a contribution."""
-        with tf.device(self._device):
+        with tf.device(self.device):
             sync_gate_ops.sync_gate_abort(*permit.contribution)
 
     # --- Updater ---
 
-    def open(self, step: tf.Tensor) -> tf.Tensor:
-        """Starts a generation; returns its number."""
-        with tf.device(self._device):
-            return sync_gate_ops.sync_gate_open(self.gate(), step)
+    def quorum_of(self, op: Callable[..., Any], *args: Any, **kwargs: Any) -> tf.Tensor:
+        """Builds an op that waits for a round or ends one.
 
-    def wait_quorum(self, generation: tf.Tensor, timeout_secs: float) -> tf.Tensor:
-        """Waits for a full round; returns the round and its number of gradients."""
-        with tf.device(self._device):
-            return messages.join(
-                sync_gate_ops.sync_gate_wait_quorum(
-                    self.gate(), generation, timeout_secs=timeout_secs
-                )
-            )
+        Returns the round and its number of gradients, as one tensor.
+        """
+        with tf.device(self.device):
+            return messages.join(self.at_gate(op, *args, **kwargs))
 
     def take(self, quorum: tf.Tensor):
         """Takes the mean gradients of a round; returns them and their variables."""
@@ -250,42 +238,3 @@ class ClusterOps:
             accumulator.take(quorum) for accumulator in self.targets.accumulators
         ]
         return gradients, self.targets.variables
-
-    def advance(self, generation, quorum, step) -> tf.Tensor:
-        """Ends a round that was applied; returns whether it did."""
-        with tf.device(self._device):
-            return sync_gate_ops.sync_gate_advance(
-                self.gate(), generation, quorum[0], step
-            )
-
-    def flush(self, generation: tf.Tensor) -> tf.Tensor:
-        """Ends a round that will not fill; returns it and its number of gradients."""
-        with tf.device(self._device):
-            return messages.join(sync_gate_ops.sync_gate_flush(self.gate(), generation))
-
-    # --- Coordinator ---
-
-    def drain(self, generation: tf.Tensor) -> None:
-        """Waits until no gradient is in flight and no full round is unapplied."""
-        with tf.device(self._device):
-            sync_gate_ops.sync_gate_drain(self.gate(), generation)
-
-    def cancel_updater(self, generation: tf.Tensor) -> None:
-        """Ends the updater's wait."""
-        with tf.device(self._device):
-            sync_gate_ops.sync_gate_cancel_updater(self.gate(), generation)
-
-    def configure(self, quorum: int, total: int) -> None:
-        """Changes the quorum and the number of workers from the next round on."""
-        with tf.device(self._device):
-            sync_gate_ops.sync_gate_configure(self.gate(), quorum, total)
-
-    def fail(self, generation: Any, code: tf.Tensor, message: tf.Tensor) -> None:
-        """Ends all waits with an error."""
-        with tf.device(self._device):
-            sync_gate_ops.sync_gate_fail(self.gate(), code, message, generation)
-
-    def stats(self):
-        """Reads the gate's counters, as `sync_gate_stats` returns them."""
-        with tf.device(self._device):
-            return sync_gate_ops.sync_gate_stats(self.gate())

@@ -15,6 +15,7 @@ from tf_syncrep.python.keras.sync_replicas.cluster.cluster_ops import ClusterOps
 from tf_syncrep.python.keras.sync_replicas.cluster.ordering import effects_after
 from tf_syncrep.python.keras.sync_replicas.cluster.updater import Updater
 from tf_syncrep.python.keras.transfers.transfers import few_messages
+from tf_syncrep.python.ops import sync_gate_ops
 from tf_syncrep.python.sync import gate_stats
 
 
@@ -30,7 +31,6 @@ class ClusterRounds(Updater):
         optimizer: Any,
         update: Callable[[Any, Any], None],
     ):
-        """Makes nothing on the cluster yet."""
         super().__init__(ops, strategy, optimizer, update)
         self._permits = _Permits()
         # How many gradients had arrived when the epoch began, except for those of its
@@ -58,13 +58,7 @@ class ClusterRounds(Updater):
                     if not permit.used:
                         self._ops.give_back(permit)
 
-    def receive(
-        self, gradients: Sequence[Any], variables: Sequence[Any], natives: Sequence[Any]
-    ) -> None:
-        """Hands in the gradients of a step.
-
-        Raises RuntimeError: it was called outside a step, or twice in one.
-        """
+    def receive(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         permit = self._permits.current()
         if permit is None:
             raise RuntimeError(
@@ -78,16 +72,14 @@ class ClusterRounds(Updater):
                 "SyncReplicas takes gradients once in a step: apply those of all "
                 "variables in one call."
             )
-        self._ops.contribute(permit, gradients, variables, natives)
+        self._ops.contribute(permit, gradients, variables)
 
     def start(self) -> None:
-        """Opens the gate for a new training, and starts the updater."""
         compat.isolate_workers()
         self.close()  # An error may have ended the training before.
         super().start()
 
     def begin_epoch(self, first_step: int) -> None:
-        """Notes that an epoch begins, while no gradient is in flight."""
         stats = self._own_stats()
         self._num_before = _num_decided(stats) + stats["pending"] - first_step
 
@@ -99,14 +91,23 @@ class ClusterRounds(Updater):
         del num_taken
         return max(0, _num_decided(self._own_stats()) - self._num_before)
 
+    def drop(self) -> int:
+        """Drops the gradients of the open round, and of the permits that are out."""
+        training = self._under_way
+        if training is None or training.error is not None:
+            return 0
+        pending = self._own_stats()["pending"]
+        step = tf.cast(self._iterations.read_value(), tf.int64)
+        training.generation = self._open_fn(step)
+        return pending
+
     def configure(self, quorum: int, total: int) -> None:
-        """Changes the quorum and the number of workers from the next round on."""
-        self._ops.configure(quorum, total)
+        self._ops.at_gate(sync_gate_ops.sync_gate_configure, quorum, total)
 
     def stats(self) -> dict[str, Any]:
-        """Reads the gate's counters."""
         with self._said():
-            return gate_stats.to_dict(*(x.numpy() for x in self._ops.stats()))
+            stats = self._ops.at_gate(sync_gate_ops.sync_gate_stats)
+            return gate_stats.to_dict(*(x.numpy() for x in stats))
 
     def _own_stats(self) -> dict[str, Any]:
         """Returns the gate's counters, read apart from the steps of other threads."""
@@ -130,35 +131,31 @@ class _Permits:
     def __init__(self):
         # At any time a graph is traced by one thread, and by those that this one
         # starts.
-        self._of_graphs: weakref.WeakKeyDictionary[Any, Permit] = (
+        self._permits: weakref.WeakKeyDictionary[Any, Permit] = (
             weakref.WeakKeyDictionary()
         )
-        self._of_thread = threading.local()
 
     def current(self) -> Permit | None:
         """Returns the permit of the function being traced, or of one around it."""
-        if tf.executing_eagerly():
-            return getattr(self._of_thread, "permit", None)
-        graph = tf.compat.v1.get_default_graph()
-        while graph is not None:
-            if graph in self._of_graphs:
-                return self._of_graphs[graph]
-            graph = getattr(graph, "outer_graph", None)
+        owner = _owner_of_permits()
+        while owner is not None:
+            if owner in self._permits:
+                return self._permits[owner]
+            owner = getattr(owner, "outer_graph", None)
         return None
 
     @contextlib.contextmanager
     def holding(self, permit: Permit) -> Iterator[None]:
         """Makes a permit the current one."""
-        if tf.executing_eagerly():
-            self._of_thread.permit = permit
-            try:
-                yield
-            finally:
-                self._of_thread.permit = None
-            return
-        graph = tf.compat.v1.get_default_graph()
-        self._of_graphs[graph] = permit
+        owner = _owner_of_permits()
+        self._permits[owner] = permit
         try:
             yield
         finally:
-            del self._of_graphs[graph]
+            del self._permits[owner]
+
+
+def _owner_of_permits() -> Any:
+    if tf.executing_eagerly():
+        return threading.current_thread()
+    return tf.compat.v1.get_default_graph()

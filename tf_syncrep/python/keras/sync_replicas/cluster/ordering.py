@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras.compat import graph_edges
-from tf_syncrep.python.keras.transfers.tasks import WORKER, Tasks
+from tf_syncrep.python.keras.transfers.dataflow import WORKER, Tasks
 
 # If such an op is on the worker, its variable belongs to the worker, like a metric's.
 _OF_VARIABLES = frozenset(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import concurrent.futures
 import contextlib
 import dataclasses
+import functools
 import re
 import threading
 import time
@@ -21,7 +23,6 @@ from tf_syncrep.python.keras import cluster, compat
 from tf_syncrep.python.keras.sync_replicas.cluster import keeping, ordering
 from tf_syncrep.python.keras.sync_replicas.cluster.cluster_ops import ClusterOps
 from tf_syncrep.python.keras.sync_replicas.cluster.settings import settings_of
-from tf_syncrep.python.keras.sync_replicas.cluster.update_context import UpdateContext
 from tf_syncrep.python.keras.sync_replicas.rounds import (
     Observer,
     Rounds,
@@ -31,6 +32,7 @@ from tf_syncrep.python.keras.tables.growing.maintenance import (
     Maintenance,
     maintenance_of_update,
 )
+from tf_syncrep.python.ops import sync_gate_ops
 
 # A waiting updater calls again so often, so that the gate hears of it, and so that
 # requests between two updates do not wait for an update that may not come.
@@ -89,17 +91,25 @@ class Updater(Rounds):
         self._observers: list[Observer] = []
         # These are functions, so that they reach parameter servers in the same way as
         # those of workers, which do not wait for the calls of another thread.
-        self._open_fn = _function(ops.open)
+        self._open_fn, self._drain_fn, self._cancel_fn, self._fail_fn = (
+            _function(functools.partial(ops.at_gate, op))
+            for op in (
+                sync_gate_ops.sync_gate_open,
+                sync_gate_ops.sync_gate_drain,
+                functools.partial(
+                    sync_gate_ops.sync_gate_cancel_updater, **sync_gate_ops.NO_WORKER
+                ),
+                sync_gate_ops.sync_gate_fail,
+            )
+        )
+        self._flush_fn = _function(
+            functools.partial(ops.quorum_of, sync_gate_ops.sync_gate_flush)
+        )
         self._heard_of_fn = _function(self._be_heard_of)
-        self._flush_fn = _function(ops.flush)
-        self._drain_fn = _function(ops.drain)
-        self._cancel_fn = _function(ops.cancel_updater)
-        self._fail_fn = _function(ops.fail)
         self._make_functions_of_updates()
 
     @property
     def is_training(self) -> bool:
-        """Whether a training has begun, and was not told to end yet."""
         return self._under_way is not None
 
     @property
@@ -115,7 +125,6 @@ class Updater(Rounds):
         self._traced_with: list[dict[str, Any]] = []
 
     def start(self) -> None:
-        """Opens the gate for a new training and starts the thread."""
         settings = settings_of(self._optimizer)
         # They are kept while nothing has changed, since to trace a function takes long,
         # and waits for every task.
@@ -148,7 +157,6 @@ class Updater(Rounds):
         return _lost_parameter_server(error) or error
 
     def add_observer(self, observer: Observer) -> None:
-        """Adds an observer, called when a training begins and after each update."""
         self._observers.append(observer)
 
     def remove_observer(self, observer: Observer) -> None:
@@ -173,13 +181,9 @@ class Updater(Rounds):
             else:
                 training.requests.append(request)
         with self._said():
-            request.wait()
+            request.result()
 
     def drain(self) -> None:
-        """Waits until no gradient is in flight and no full round waits for its update.
-
-        Raises tf.errors.OpError: an update failed.
-        """
         training = self._under_way
         if training is None:
             return
@@ -190,10 +194,6 @@ class Updater(Rounds):
             raise (self.cause or error) from error
 
     def finish(self, *, flush: bool) -> None:
-        """Ends a training: completes the present updates, and the last round.
-
-        Raises tf.errors.OpError: an update failed.
-        """
         training = self._under_way
         if training is None:
             return
@@ -210,7 +210,6 @@ class Updater(Rounds):
         self.close()
 
     def close(self) -> None:
-        """Ends a training at once, unless it has ended: nothing more is applied."""
         training = self._under_way
         if training is None:
             return
@@ -219,15 +218,15 @@ class Updater(Rounds):
             training.is_serving = False
             requests = training.taken_requests()
         for request in requests:  # A thread was left behind with them.
-            request.refuse()
+            request.set_exception(tf.errors.CancelledError(None, None, _ENDED))
         training.has_ended = True
         _running.discard(self)
         within(
             _END_SECS,
             self._fail_fn,
-            training.generation,
             tf.constant(tf.errors.FAILED_PRECONDITION),
             tf.constant(_ENDED),
+            training.generation,
         )
 
     def _said(self) -> contextlib.AbstractContextManager[None]:
@@ -265,7 +264,7 @@ class Updater(Rounds):
             )
 
     def _run(self, training: _Training, step: int) -> None:
-        generation, stopping = training.generation, training.stopping
+        stopping = training.stopping
         try:
             self._tell_observers(step)
             self._wait_for_targets(training)
@@ -278,7 +277,7 @@ class Updater(Rounds):
                 self._maintenance.run(step)
             while not stopping.is_set():
                 self._serve(training)
-                if _call(self._wait_and_apply_fn, generation, stopping):
+                if _call(self._wait_and_apply_fn, training.generation, stopping):
                     step += 1
                     self._tell_observers(step)
         except BaseException as error:
@@ -294,9 +293,9 @@ class Updater(Rounds):
             within(
                 _END_SECS,
                 self._fail_fn,
-                generation,
                 tf.constant(tf.errors.INTERNAL),
                 tf.constant(_summary(error)),
+                training.generation,
             )
         finally:
             with self._lock:
@@ -329,14 +328,20 @@ class Updater(Rounds):
                 _call(self._heard_of_fn, training.generation, training.stopping)
                 heard_of = time.monotonic()
 
-    def _be_heard_of(self, generation: tf.Tensor) -> None:
-        self._ops.wait_quorum(generation, _NO_WAIT_SECS)
+    def _wait(self, generation: tf.Tensor, secs: float) -> tf.Tensor:
+        """Waits for a full round; returns the round and its number of gradients."""
+        return self._ops.quorum_of(
+            sync_gate_ops.sync_gate_wait_quorum, generation, timeout_secs=secs
+        )
 
-    # The following two functions return nothing: a function with a result waits for a
+    # The following functions return nothing: a function with a result waits for a
     # message from each op in it before it returns.
 
+    def _be_heard_of(self, generation: tf.Tensor) -> None:
+        self._wait(generation, _NO_WAIT_SECS)
+
     def _wait_and_apply(self, generation: tf.Tensor) -> None:
-        self._apply(generation, self._ops.wait_quorum(generation, _WAIT_SECS))
+        self._apply(generation, self._wait(generation, _WAIT_SECS))
 
     def _apply(self, generation: tf.Tensor, quorum: tf.Tensor) -> None:
         gradients, variables = self._ops.take(quorum)
@@ -356,7 +361,9 @@ class Updater(Rounds):
                 step = tf.cast(self._iterations.read_value(), tf.int64)
             # The maintenance comes before workers look up rows for the next round.
             with tf.control_dependencies([updated, *self._maintain(step)]):
-                self._ops.advance(generation, quorum, step)
+                self._ops.at_gate(
+                    sync_gate_ops.sync_gate_advance, generation, quorum[0], step
+                )
         # Last, since an optimizer may note something of its variables while it traces.
         self._traced_with.append(settings_of(self._optimizer))
 
@@ -375,8 +382,21 @@ class Updater(Rounds):
         return [tf.cond(is_time, maintain, lambda: tf.constant(False))]
 
     def _update_all(self, gradients: Any, variables: Any) -> None:
-        with self._strategy.scope(), UpdateContext(self._strategy):
+        with self._strategy.scope(), _UpdateContext(self._strategy, 0):
             self._update(gradients, variables)
+
+
+class _UpdateContext(tf.distribute.ReplicaContext):
+    """The context in which optimizers expect an update: that of one replica.
+
+    The gradients are already those of the whole step, so values that would be summed
+    over the replicas stay as they are. `strategy.run` would send the update to a
+    worker, and would end in a context whose sums are those of the workers.
+    """
+
+    def all_reduce(self, reduce_op, value, options=None):
+        del reduce_op, options
+        return value
 
 
 @dataclasses.dataclass(eq=False)
@@ -398,32 +418,19 @@ class _Training:
         return requests
 
 
-class _Request:
+class _Request(concurrent.futures.Future[None]):
     """A function that another thread has to call."""
 
     def __init__(self, function: Callable[[], None]):
+        super().__init__()
         self._function = function
-        self._error: BaseException | None = None
-        self._is_over = threading.Event()
 
     def serve(self) -> None:
         """Calls the function."""
         try:
-            self._function()
+            self.set_result(self._function())
         except BaseException as error:
-            self._error = error
-        self._is_over.set()
-
-    def refuse(self) -> None:
-        """Lets the waiting thread go on without the call."""
-        self._error = tf.errors.CancelledError(None, None, _ENDED)
-        self._is_over.set()
-
-    def wait(self) -> None:
-        """Waits until the function was called; raises the error that it raised."""
-        self._is_over.wait()
-        if self._error is not None:
-            raise self._error
+            self.set_exception(error)
 
 
 def _built(build: Callable[[], None]) -> list[tf.Operation]:

@@ -30,10 +30,6 @@ class ScalarsWriter:
     """
 
     def __init__(self, log_dir: str, read_stats: Callable[[], dict[str, Any]]):
-        """Starts the thread.
-
-        `read_stats`: returns the counters, as `gate_stats.to_dict` returns them.
-        """
         self._log_dir = log_dir
         self._read_stats = read_stats
         # It guards the following fields, and is notified when one of them has changed.

@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from tf_syncrep.python.embedding import dynamic_lookup
-from tf_syncrep.python.embedding.dynamic_lookup import Part, ServedTable
+from tf_syncrep.python.embedding.dynamic_lookup import ServedTable
 from tf_syncrep.python.embedding.layout import DynamicSlab
 from tf_syncrep.python.embedding.lookup import Feature, look_up_by_slab
 from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.builds import before_builds
 from tf_syncrep.python.keras.tables.growing.dynamic import Dynamic, RowInitializer
-from tf_syncrep.python.keras.tables.row_slots import RowSlot, all_row_slots
+from tf_syncrep.python.keras.tables.row_slots import RowSlot, row_slots
 from tf_syncrep.python.keras.tables.setting import being_set, check_numbers, keep
 from tf_syncrep.python.keras.tables.stacked_tables import (
     CASTING,
-    PartsBySlab,
     StackedTables,
     chunks,
     note_made,
     write_rows,
 )
 from tf_syncrep.python.keras.tables.trainers import (
-    drop_gradients,
-    note_trainers,
+    give_other_keys,
+    note_trainer,
     trainers_of,
 )
 from tf_syncrep.python.keras.tables.whole_variables import warn_of_whole_variables
 from tf_syncrep.python.ops import table_ops
+from tf_syncrep.python.ops.table_ops import Part
 
 # An import says so if it needs rows that rest, or that other keys have.
 _NO_ROOM = "must be enough for its keys"
@@ -65,7 +67,10 @@ class Rows(NamedTuple):
 
 
 class DynamicTables(StackedTables):
-    """Tables that grow, stacked into slabs, whose parts are variables of a layer."""
+    """Tables that grow, stacked into slabs, whose parts are variables of a layer.
+
+    `_parts` has each `Part` with Keras' variables.
+    """
 
     kinds = ("", "_keys", "_uses")
 
@@ -79,11 +84,10 @@ class DynamicTables(StackedTables):
         """Makes nothing yet."""
         super().__init__(slabs, named_by_layer)
         self.sizes = dict(sizes)
+        self.trainers = weakref.WeakSet()
         self._layer = weakref.ref(layer)
         # Whether steps went by, since the last maintenance, in which nothing trained.
         self.has_rested = False
-        # Of each part Keras' variables, in the order of `Part`, and the index.
-        self._parts = PartsBySlab()
         #: Whether rows rest, or have rested, since a table was set.
         self.has_released = False
         # The copies that stand in for the tables while a model is traced for serving.
@@ -115,11 +119,7 @@ class DynamicTables(StackedTables):
         add_weight: Callable[..., Any],
         initializers: Mapping[str, RowInitializer],
     ) -> None:
-        """Makes the variables, and beside each part the index that finds rows by key.
-
-        Raises ValueError: the strategy keeps copies of variables in several replicas.
-        Raises tf.errors.ResourceExhaustedError: there is no memory for so many rows.
-        """
+        """Makes the variables, and beside each part an index that finds rows by key."""
         if not self.slabs:
             return
         _refuse_replicas()
@@ -128,7 +128,7 @@ class DynamicTables(StackedTables):
                 self._make_slab(slab, add_weight, initializers)
         note_made(self)
         warn_of_whole_variables()
-        note_trainers(self)
+        before_builds(note_trainer)
 
     def _make_slab(
         self,
@@ -151,7 +151,7 @@ class DynamicTables(StackedTables):
                 uses = _variable(add_weight, slab, part_number, "_uses", (2,), "int32")
             with tf.init_scope(), tf.device(native.device):
                 index = self._index(slab, initializers)
-            parts.append((vectors[part_number], keys, uses, index))
+            parts.append(Part(vectors[part_number], keys, uses, index))
         self._parts[slab.name] = parts
 
     def _index(
@@ -177,21 +177,21 @@ class DynamicTables(StackedTables):
     def parts(self, slab: DynamicSlab) -> list[Part]:
         """Returns the variables and the index of each part of a slab."""
         return [
-            Part(*map(compat.native, variables), index)
-            for *variables, index in self._parts[slab.name]
+            Part(*map(compat.native, part[:3]), part.index)
+            for part in self._parts[slab.name]
         ]
 
     def trained(self, slab: DynamicSlab) -> list[Any]:
         """Returns the variables with a slab's vectors, as Keras has them."""
-        return [vectors for vectors, *_ in self._parts[slab.name]]
+        return [part.vectors for part in self._parts[slab.name]]
 
     def all_variables(self) -> list[Any]:
         """Returns all variables, as Keras has them: parts' vectors, keys and uses."""
         return [
             variable
             for slab in self.slabs
-            for *variables, _ in self._parts[slab.name]
-            for variable in variables
+            for part in self._parts[slab.name]
+            for variable in part[:3]
         ]
 
     def look_up(
@@ -199,22 +199,18 @@ class DynamicTables(StackedTables):
         features: Sequence[Feature],
         training: bool,
         transfer_dtype: tf.DType | None = None,
-    ) -> list[tf.Tensor]:
-        """Looks features up.
-
-        `transfer_dtype`: dtype in which rows and gradients travel; None for the tables'
-        own.
-        """
-        if self.served is not None:
-            return [self.served[x.table.name].look_up(x) for x in features]
-        if features and compat.has_default_ids():
-            raise ValueError(
-                "Tables that grow are saved for serving as copies: save the model "
-                "within `with tfs.keras.for_serving(model):`. Received: tables "
-                f"{sorted({x.table.name for x in features})}"
-            )
+    ) -> Iterator[tuple[int, tf.Tensor]]:
+        """Looks up features of these tables; yields their places with their vectors."""
 
         def look_up_in(slab, of_slab):
+            if self.served is not None:
+                return [self.served[x.table.name].look_up(x) for x in of_slab]
+            if compat.has_default_ids():
+                raise ValueError(
+                    "Tables that grow are saved for serving as copies: save the model "
+                    "within `with tfs.keras.for_serving(model):`. Received: tables "
+                    f"{sorted({x.table.name for x in of_slab})}"
+                )
             if compat.compiled_by_xla():
                 raise ValueError(
                     "Tables that grow cannot be looked up in by XLA: compile the model "
@@ -234,14 +230,20 @@ class DynamicTables(StackedTables):
 
         return look_up_by_slab(self.slabs, features, look_up_in)
 
+    def row_slots(self, part: Part) -> list[RowSlot]:
+        """Finds the slots of a part's rows in all optimizers that train the tables."""
+        return row_slots(trainers_of(self), self)[id(part.vectors)]
+
     def reset(self, part: Part, slots: Sequence[RowSlot]) -> None:
         """Frees all rows of a part at once, whatever table they belong to."""
-        with being_set:
-            self.give_way(part)
-            for variable, initial in [
-                *((x, 0) for x in (part.vectors, part.keys, part.uses)),
-                *((slot.variable, slot.initial) for slot in slots),
-            ]:
+        initials = [
+            *((x, 0) for x in (part.vectors, part.keys, part.uses)),
+            *((slot.variable, slot.initial) for slot in slots),
+        ]
+
+        def assign() -> None:
+            keep(part.vectors)
+            for variable, initial in initials:
                 with tf.device(variable.device):
                     value = (
                         tf.fill(variable.shape, tf.cast(initial, variable.dtype))
@@ -253,13 +255,8 @@ class DynamicTables(StackedTables):
                     tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
                     variable.assign(value)
 
-    def give_way(self, part: Part) -> None:
-        """Prepares for other rows in the place of all those of a part.
-
-        Gradients that optimizers have collected name rows by number, and are dropped.
-        """
-        drop_gradients(self)
-        keep(part.vectors)
+        with being_set:
+            give_other_keys(self, assign)
 
     def add_rows(
         self, name: str, part: Part, keys: Any, last_use: Any, counts: Any
@@ -270,17 +267,8 @@ class DynamicTables(StackedTables):
         `last_use`: int32 of shape `[n]`: when each was used last. `counts`: int32 of
         shape `[n]`: how often each was used. Returns int32 of shape `[n]`, the rows.
         """
-        return table_ops.table_import(
-            part.index,
-            part.vectors.handle,
-            part.keys.handle,
-            part.uses.handle,
-            self._number_of(name),
-            keys,
-            last_use,
-            counts,
-            dtype=part.vectors.dtype,
-        )
+        number = self._number_of(name)
+        return table_ops.table_import(part, number, keys, last_use, counts)
 
     def stats(self) -> dict[str, dict[str, int]]:
         """Returns the sums of all parts' counters, by names of table and counter."""
@@ -302,17 +290,7 @@ class DynamicTables(StackedTables):
             num = len(slab.tables)
             request = np.array([len(keys)] * num + [*keys] * num, np.int64)
             for part in self.parts(slab):
-                with tf.device(part.vectors.device):
-                    rows, _ = table_ops.table_find(
-                        part.index,
-                        part.vectors.handle,
-                        part.keys.handle,
-                        part.uses.handle,
-                        request,
-                        shape=part.vectors.shape,
-                        dtype=part.vectors.dtype,
-                        insert=False,
-                    )
+                rows, _ = table_ops.table_find(part, request, insert=False)
                 of_tables = rows.numpy().reshape(num, len(keys))
                 for table, of_table in zip(slab.tables, of_tables, strict=True):
                     for key in np.asarray(keys)[of_table >= 0]:
@@ -323,7 +301,7 @@ class DynamicTables(StackedTables):
         """Returns the rows in use of a table, by ascending key."""
         of_parts = []
         for part_number, part in enumerate(self.parts(self._slab_of[name])):
-            found = self._export(name, part)
+            found = table_ops.table_export(part, self._number_of(name))
             uses = np.stack([found.last_uses.numpy(), found.counts.numpy()], axis=1)
             part_numbers = np.full(len(uses), part_number, np.int32)
             of_parts.append(
@@ -332,12 +310,6 @@ class DynamicTables(StackedTables):
         whole = Rows(*map(np.concatenate, zip(*of_parts, strict=True)))
         order = np.argsort(whole.keys, kind="stable")
         return Rows(*(x[order] for x in whole))
-
-    def _export(self, name: str, part: Part) -> table_ops.TableExport:
-        with tf.device(part.vectors.device):
-            return table_ops.table_export(
-                part.index, part.keys.handle, part.uses.handle, self._number_of(name)
-            )
 
     def _number_of(self, name: str) -> int:
         """Returns the number of a table in its slab."""
@@ -360,7 +332,7 @@ class DynamicTables(StackedTables):
         `variables`: the variables to read, one beside each part of the slab, with as
         many rows; None for the parts themselves. Returns an array of shape `[n, ...]`.
         """
-        parts = variables or [x.vectors for x in self.parts(self._slab_of[name])]
+        parts = variables or _vectors(self.parts(self._slab_of[name]))
         shape = (len(rows.keys), *parts[0].shape[1:])
         values = np.empty(shape, parts[0].dtype.as_numpy_dtype)
         for part_number, part in enumerate(parts):
@@ -385,7 +357,7 @@ class DynamicTables(StackedTables):
         there is room for.
         """
         keys, vectors = self.checked(name, table)
-        self.restore(name, keys, None, [(self.natives_of(name), vectors)])
+        self.restore(name, keys, None, vectors)
 
     def checked(self, name: str, table: Any) -> tuple[np.ndarray, np.ndarray]:
         """Checks keys and vectors as `write` does, and leaves the table as it is."""
@@ -423,77 +395,67 @@ class DynamicTables(StackedTables):
         name: str,
         keys: np.ndarray,
         uses: np.ndarray | None,
-        values: Sequence[tuple[Sequence[Any], np.ndarray]],
+        values: np.ndarray,
+        variables: Sequence[Any] | None = None,
     ) -> None:
         """Gives a table these keys, and no others, and values of their rows.
 
-        Keys that stay keep their rows, and slots that are not among the values. Rows of
+        Keys that stay keep their rows, and what other variables have of them. Rows of
         others rest, since gradients that wait or are under way name rows by number. If
-        there is no room for that, they are free at once, and gradients that optimizers
-        have collected are dropped.
+        there is no room for that, they are free at once, between two updates, and
+        gradients that optimizers have collected are dropped.
 
         `keys`: int64 of shape `[n]`, all different. `uses`: int32 of shape `[n, 2]`, as
         in `Rows`; None for those that they have, and those of new keys, which are used
-        now. `values`: arrays of shape `[n, ...]`, each after the variables that hold
-        them: the parts, or one beside each. Raises ValueError: a part has no room for
-        so many; nothing was written.
+        now. `values`: of shape `[n, ...]`. `variables`: those to write, as for
+        `values_of`. Raises ValueError: a part has no room for so many; nothing was
+        written.
         """
         part_numbers = self.owners(name, keys)
         rows = np.empty(len(keys), np.int32)
+        parts = self.parts(self._slab_of[name])
         with being_set:
-            for part_number, part in enumerate(self.parts(self._slab_of[name])):
+            for part_number, part in enumerate(parts):
                 (here,) = np.nonzero(part_numbers == part_number)
                 rows[here] = self._replace(
                     name, part, keys[here], None if uses is None else uses[here]
                 )
-            for variables, of_rows in values:
-                for part_number, variable in enumerate(variables):
-                    here = part_numbers == part_number
-                    write_rows(variable, rows[here], of_rows[here])
+            for part_number, variable in enumerate(variables or _vectors(parts)):
+                here = part_numbers == part_number
+                write_rows(variable, rows[here], values[here])
 
     def _replace(
         self, name: str, part: Part, keys: np.ndarray, uses: np.ndarray | None
     ) -> np.ndarray:
         """Gives a part these keys of a table, and no others; returns their rows."""
+        number = self._number_of(name)
 
         def release(rests: bool, slots: Sequence[RowSlot] = ()) -> None:
             # Training may have made rows for some only now.
-            others = np.setdiff1d(self._export(name, part).keys, keys)
             released = table_ops.table_release(
-                part.index,
-                part.vectors.handle,
-                part.keys.handle,
-                part.uses.handle,
-                self._number_of(name),
-                others,
+                part,
+                number,
+                np.setdiff1d(table_ops.table_export(part, number).keys, keys),
                 rests=rests,
                 sets_back=uses is not None,
-                slots=[slot.variable.handle for slot in slots],
-                slot_initials=[slot.initial for slot in slots],
-                dtype=part.vectors.dtype,
+                slots=[(slot.variable, slot.initial) for slot in slots],
             )
             self.has_released |= rests and int(released) > 0
 
         new = np.full([len(keys), 2], [table_ops.NOW, 1], np.int32)
         last_use, counts = (new if uses is None else uses).T
         rows = None
-        with tf.device(part.vectors.device):
-            while rows is None:
-                try:
-                    rows = self.add_rows(name, part, keys, last_use, counts).numpy()
-                except tf.errors.ResourceExhaustedError as error:
-                    if _NO_ROOM not in error.message:
-                        raise
-                    drop_gradients(self)
-                    slots = all_row_slots(trainers_of(self), self)
-                    release(rests=False, slots=slots.get(id(part.vectors), []))
-            # A table that is not trained has no gradients, and is never maintained.
-            release(rests=self._slab_of[name].trainable)
+        while rows is None:
+            try:
+                rows = self.add_rows(name, part, keys, last_use, counts).numpy()
+            except tf.errors.ResourceExhaustedError as error:
+                if _NO_ROOM not in error.message:
+                    raise
+                slots = self.row_slots(part)
+                give_other_keys(self, functools.partial(release, False, slots))
+        # A table that is not trained has no gradients, and is never maintained.
+        release(rests=self._slab_of[name].trainable)
         return rows
-
-    def natives_of(self, name: str) -> list[Any]:
-        """TensorFlow's variables with the vectors of the slab of a table."""
-        return [part.vectors for part in self.parts(self._slab_of[name])]
 
     def owners(self, name: str, keys: np.ndarray) -> np.ndarray:
         """Returns the part of each key; checks that there is room for all."""
@@ -508,6 +470,10 @@ class DynamicTables(StackedTables):
                 "one part; make the table with a larger max_rows"
             )
         return part_numbers
+
+
+def _vectors(parts: Sequence[Part]) -> list[Any]:
+    return [part.vectors for part in parts]
 
 
 def _variable(add_weight, slab, part_number, kind, shape, dtype="int64"):

@@ -12,7 +12,7 @@ from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.optimizer_slots import variables_of
 from tf_syncrep.python.keras.tables.growing.dynamic import Dynamic
 from tf_syncrep.python.keras.tables.growing.dynamic_tables import DynamicTables
-from tf_syncrep.python.keras.tables.row_slots import RowSlot, all_row_slots
+from tf_syncrep.python.keras.tables.row_slots import RowSlot, row_slots
 from tf_syncrep.python.keras.tables.stacked_tables import tables_with
 from tf_syncrep.python.keras.tables.trainers import trainers_of
 from tf_syncrep.python.ops import table_ops
@@ -89,14 +89,11 @@ class Maintenance:
     def __init__(
         self, tables: Iterable[DynamicTables], optimizers: Sequence[Any]
     ) -> None:
-        """Finds the slots that belong to the rows.
-
-        Raises ValueError: the initial values of an optimizer's slots are not known.
-        """
+        """Finds the slots that belong to the rows."""
         self._tables = list(tables)
         slots: dict[int, list[RowSlot]] = {}
         for x in self._tables:
-            slots |= all_row_slots(optimizers, x)
+            slots |= row_slots(optimizers, x)
         self._slots = slots
         sizes = [size for x in self._tables for size in x.sizes_in_training().values()]
         #: How many steps there are from one maintenance to the next.
@@ -116,7 +113,7 @@ class Maintenance:
         `*optimizers`: optimizers that count, too, whether they train the tables or not.
         Raises ValueError: there is no optimizer.
         """
-        counting = [*optimizers, *_trainers_of(self._tables)]
+        counting = [*optimizers, *trainers_of(*self._tables)]
         if not counting:
             raise ValueError(
                 "`step` must be given if no optimizer that trains the tables counts "
@@ -138,7 +135,7 @@ class Maintenance:
         return all(x.may_begin_maintenance() for x in self._collecting())
 
     def _collecting(self) -> list[Any]:
-        trainers = _trainers_of(self._tables)
+        trainers = trainers_of(*self._tables)
         return [x for x in trainers if hasattr(x, "may_begin_maintenance")]
 
     def run(self, step: int) -> None:
@@ -158,20 +155,14 @@ class Maintenance:
             for slab in filter(lambda slab: slab.trainable, tables.slabs):
                 sizes = [tables.sizes[table.name] for table in slab.tables]
                 for part in tables.parts(slab):
-                    slots = self._slots.get(id(part.vectors), [])
-                    with tf.device(part.vectors.device):
-                        table_ops.table_maintain(
-                            part.index,
-                            part.vectors.handle,
-                            part.keys.handle,
-                            part.uses.handle,
-                            step,
-                            slots=[slot.variable.handle for slot in slots],
-                            slot_initials=[slot.initial for slot in slots],
-                            dtype=part.vectors.dtype,
-                            evict=[size.eviction for size in sizes],
-                            unused_for=[size.unused_for for size in sizes],
-                        )
+                    slots = self._slots[id(part.vectors)]
+                    table_ops.table_maintain(
+                        part,
+                        step,
+                        slots=[(slot.variable, slot.initial) for slot in slots],
+                        evict=[size.eviction for size in sizes],
+                        unused_for=[size.unused_for for size in sizes],
+                    )
 
 
 def _move_last_uses(tables: DynamicTables, step: int) -> None:
@@ -182,10 +173,7 @@ def _move_last_uses(tables: DynamicTables, step: int) -> None:
         last_uses += max(0, step - last_uses.max(initial=0))
         for part_number, part in enumerate(tables.parts(tables.slab_of(name))):
             here = rows.part_numbers == part_number
-            with tf.device(part.vectors.device):
-                tables.add_rows(
-                    name, part, rows.keys[here], last_uses[here], counts[here]
-                )
+            tables.add_rows(name, part, rows.keys[here], last_uses[here], counts[here])
 
 
 # The maintenance of each model, behind what it depends on.
@@ -200,7 +188,7 @@ def maintenance_of(model: Any) -> Maintenance | None:
     tables = tables_with(DynamicTables, variables)
     for x in tables:
         x.has_rested |= not x.are_trainable
-    optimizers = _trainers_of(tables)
+    optimizers = trainers_of(*tables)
     slots = [slot for optimizer in optimizers for slot in variables_of(optimizer)]
     losing = [x for x in tables if x.loses_rows()]
     key = [*map(id, variables), *map(id, optimizers), *map(id, slots), *map(id, losing)]
@@ -216,9 +204,3 @@ def maintenance_of_update(
     tables = tables_with(DynamicTables, variables, trained_only=True)
     losing = [x for x in tables if x.loses_rows()]
     return Maintenance(losing, [optimizer]) if losing else None
-
-
-def _trainers_of(several):
-    """Returns the optimizers that train some tables, each once."""
-    found = {id(x): x for tables in several for x in trainers_of(tables)}
-    return list(found.values())

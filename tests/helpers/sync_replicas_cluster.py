@@ -8,7 +8,7 @@ import json
 import pathlib
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import clusters
@@ -31,9 +31,9 @@ Rounds = dict[tuple[int, int], list[tuple[int, int]]]
 
 
 class ReplicaCluster:
-    """Parameter servers, and replicas of a program that the test starts.
+    """Parameter servers that serve, and replicas of a program that the test starts.
 
-    The first replica is the chief. The parameter servers serve, if they are asked to.
+    The first replica is the chief.
     """
 
     def __init__(
@@ -41,7 +41,6 @@ class ReplicaCluster:
         program: pathlib.Path,
         num_workers: int,
         num_ps: int,
-        serving: Collection[str] = ("ps",),
         **arguments: Any,
     ):
         """`arguments` are those of the program's `main` for all replicas."""
@@ -50,7 +49,7 @@ class ReplicaCluster:
             num_ps=num_ps,
             chief=False,
             env=programs.environment(),
-            serving=serving,
+            serving=("ps",),
         )
         self._command = [sys.executable, str(program)]
         self._arguments = arguments
@@ -71,7 +70,7 @@ class ReplicaCluster:
 
 
 class SyncReplicasCluster(ReplicaCluster):
-    """Two parameter servers that serve, and replicas that the test starts.
+    """Two parameter servers, and replicas that the test starts.
 
     The gate is on ps-1, beside the variable "table"; "dense" and the global step are on
     ps-0. The quorum is `num_workers` by default. `optimizer` are further arguments of

@@ -59,7 +59,8 @@ class Caller(scenarios.Caller):
             except tf.errors.OpError as error:
                 named = r"\S+" if isinstance(inputs[name], list) else rf"\b{name}"
                 rule = rf"{named} must (be (a )?scalar|have exactly one element), but"
-                if shape and not re.search(rule, error.message):
+                given = re.escape(str(shape).replace(" ", ""))
+                if shape and not re.search(f"{rule}.*{given}", error.message):
                     self.accepted.append(f"{what}: {error.message[:200]}")
             else:
                 self.accepted.append(what)

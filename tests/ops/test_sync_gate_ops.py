@@ -3,6 +3,7 @@
 tests/cc/sync_gate*_test.cc tests the rules of the protocol themselves.
 """
 
+import functools
 import itertools
 import re
 import threading
@@ -153,7 +154,7 @@ def test_close_ends_waits_as_end_of_input_and_open_begins_anew():
         in_thread(ops.sync_gate_acquire, handle, *A),
         in_thread(ops.sync_gate_wait_quorum, handle, generation),
     ]
-    ops.sync_gate_close(handle)
+    ops.sync_gate_close(handle, ops.ANY_GENERATION)
     for wait in waits:
         assert isinstance(wait.exception(DEADLINE_SECS), tf.errors.OutOfRangeError)
     with pytest.raises(tf.errors.OutOfRangeError, match="the chief has ended"):
@@ -225,7 +226,8 @@ def test_cancel_updater_ends_the_updaters_waits_alone():
 
     updater = in_thread(wait_quorum)
     waits_for_quorum.wait(DEADLINE_SECS)
-    _until(lambda: ops.sync_gate_cancel_updater(handle, generation) or updater.done())
+    cancel = functools.partial(ops.sync_gate_cancel_updater, **ops.NO_WORKER)
+    _until(lambda: cancel(handle, generation) or updater.done())
     assert isinstance(updater.exception(DEADLINE_SECS), tf.errors.CancelledError)
     assert not acquire.done()
     round_number, _ = _contribute(handle, B)
@@ -236,7 +238,8 @@ def test_cancel_updater_ends_the_updaters_waits_alone():
 def test_fail_ends_all_with_its_error():
     handle = _gate()
     ops.sync_gate_open(handle, 0)
-    ops.sync_gate_fail(handle, tf.errors.DATA_LOSS, "the update went wrong")
+    error = tf.errors.DATA_LOSS, "the update went wrong"
+    ops.sync_gate_fail(handle, *error, ops.ANY_GENERATION)
     with pytest.raises(tf.errors.DataLossError, match="the update went wrong"):
         ops.sync_gate_acquire(handle, *A)
 
@@ -384,7 +387,7 @@ def test_stats_say_what_each_worker_does():
     assert _phases(handle) == ["computing", "idle"]
     wait = in_thread(ops.sync_gate_acquire, handle, *B)
     _until(lambda: _phases(handle) == ["computing", "waiting"])
-    ops.sync_gate_close(handle)
+    ops.sync_gate_close(handle, ops.ANY_GENERATION)
     assert isinstance(wait.exception(DEADLINE_SECS), tf.errors.OutOfRangeError)
 
 
@@ -423,7 +426,7 @@ def test_events_are_written_where_the_environment_says(tmp_path, monkeypatch):
             "total_num_replicas must be at least 1. Received: -2",
         ),
         (
-            lambda h: ops.sync_gate_fail(h, 0, "fine"),
+            lambda h: ops.sync_gate_fail(h, 0, "fine", ops.ANY_GENERATION),
             r"code must be a canonical error code in \[1, 16\], but is 0",
         ),
     ],

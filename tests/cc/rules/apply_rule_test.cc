@@ -215,7 +215,7 @@ TYPED_TEST(ApplyRuleTest, BitsDependNeitherOnThreadsNorOnInstructionSet) {
       for (const int threads : {1, 2, 5}) {
         EXPECT_TRUE(
             expected.SameBits(run(threads, static_cast<CpuLevel>(level))))
-            << CpuLevelName(static_cast<CpuLevel>(level)) << ", " << threads
+            << "level " << level << ", " << threads
             << " threads, distinct: " << distinct;
       }
     }

@@ -13,6 +13,7 @@ import numpy as np
 import programs
 import pytest
 import tensorflow as tf
+from combinations import mostly_by_night
 from same import assert_same
 
 import tf_syncrep as tfs
@@ -33,7 +34,6 @@ OPTIMIZERS = {
     "lazy_ftrl": lambda: tfs.keras.FTRL(0.01),
     "lazy_momentum": lambda: tfs.keras.SGD(0.01, momentum=0.9),
 }
-QUICK = ("adam_async", "averaged", "rowwise_adagrad")
 
 
 @pytest.fixture(autouse=True)
@@ -75,10 +75,7 @@ def train(model, first, last):
 
 @pytest.mark.parametrize(
     "optimizer",
-    [
-        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
-        for name in OPTIMIZERS
-    ],
+    mostly_by_night(OPTIMIZERS, "adam_async", "averaged", "rowwise_adagrad"),
 )
 def test_custom_loop_goes_on_bit_for_bit(tmp_path, optimizer):
     """This needs the states of random generators, too."""

@@ -51,7 +51,7 @@ def train(model, sizes, steps):
     for step in steps:
         draw = np.random.default_rng(step)
         ids = {name: draw.integers(0, n, EXAMPLES) for name, n in sizes.items()}
-        models.train_on_batch(model, ids, draw.normal(size=(EXAMPLES, 1)))
+        keras_variants.train_on_batch(model, ids, draw.normal(size=(EXAMPLES, 1)))
 
 
 def tables_of(sizes):
@@ -227,9 +227,10 @@ def test_slots_of_a_layer_of_one_table_are_loaded_in_any_layout(
         model.compile(tfs.keras.AdamAsync(0.1), loss="mse")
         return model
 
-    def train(model, targets):
-        for target in targets:
-            models.train_on_batch(model, words, np.full([2, 28], target, np.float32))
+    def train(model, numbers):
+        for target in numbers:
+            targets = np.full([2, 28], target, np.float32)
+            keras_variants.train_on_batch(model, words, targets)
         return model.predict_on_batch(words)
 
     model, other = make(saved), make(shards)

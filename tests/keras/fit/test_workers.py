@@ -1,9 +1,6 @@
 """tfs.keras.fit with several workers at once, on a cluster of real processes.
 
-Without it, users of Keras 3 have only a loop of scheduled `model.train_step`, which
-loses steps: of 400 steps of 3 workers `iterations` had 261, a Mean 249, a Sum 988 of
-1600 and a generator of seeds 266; a Mean of ones was 1.06, and some steps drew the same
-random numbers.
+docs/fit.md has what a loop of scheduled steps loses without it.
 """
 
 import time
@@ -172,20 +169,15 @@ def counts(strategy):
     return result
 
 
-def evaluation(strategy):
-    model = small_model(strategy, metrics=["mae"])
+def functions_of_second_evaluations(strategy):
+    model = small_model(strategy)
     words, targets = fit_scenarios.WORDS, fit_scenarios.TARGETS
-    errors = model(words).numpy() - targets
-    results = tfs.keras.evaluate(model, words, targets, batch_size=5, verbose=0)
+    tfs.keras.evaluate(model, words, targets, batch_size=5, verbose=0)
     tfs.keras.predict(model, words, batch_size=5, verbose=0)
     with traced_functions() as traced:
         tfs.keras.evaluate(model, words[::-1], targets, batch_size=5, verbose=0)
         tfs.keras.predict(model, words[::-1], batch_size=5, verbose=0)
-    return {
-        "expected": [float(np.mean(errors**2)), float(np.mean(np.abs(errors)))],
-        "actual": results,
-        "functions of second calls": len(traced),
-    }
+    return len(traced)
 
 
 def averages_with_a_frozen_layer(strategy):
@@ -394,7 +386,7 @@ def trainings():
     strategy = make_strategy()
     return {
         "counts": counts(strategy),
-        "evaluation": evaluation(strategy),
+        "second evaluations": functions_of_second_evaluations(strategy),
         "failures": failures(strategy),
         "readers": readers(strategy),
         "refusals": refusals(strategy, made_before),
@@ -435,14 +427,9 @@ def test_no_two_steps_draw_the_same_random_numbers(training, name):
     assert training["counts"][name]["different_draws"] == STEPS
 
 
-def test_each_batch_is_evaluated_exactly_once(training):
-    evaluation = training["evaluation"]
-    assert evaluation["actual"] == pytest.approx(evaluation["expected"], rel=1e-5)
-
-
 def test_evaluating_and_predicting_again_sends_no_functions_to_tasks(training):
     """Each task would have to answer, a busy or hung one too, before it goes on."""
-    assert training["evaluation"]["functions of second calls"] == 0
+    assert training["second evaluations"] == 0
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from tf_syncrep.python.v1.rule_optimizer import RuleOptimizer, Slot
 __all__ = ["FtrlOptimizer"]
 
 
-@with_common_text("FtrlOptimizer(0.1)", loss=143.46)
+@with_common_text("FtrlOptimizer(0.1)", loss=143.05)
 class FtrlOptimizer(RuleOptimizer):
     r"""FTRL-Proximal that moves only the rows that a gradient names.
 

@@ -315,10 +315,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         self._loss = (logs or {}).get("loss", 0.0)
 
     def _end_run(self) -> None:
-        """Writes the last checkpoint of a run of `fit`, and logs its failure.
-
-        Raises Exception: the checkpoint was not written, and `raise_at_end` is set.
-        """
+        """Writes the last checkpoint of a run of `fit`, and logs its failure."""
         model = self._model_or_raise
         clear_initial_position(model)
         if self.saving is not None:

@@ -75,7 +75,7 @@ class Batches(abc.ABC):
         """Ends what `begin_epoch` began."""
         return
 
-    def passes(self, num_workers: int, window: int) -> Iterator[Window | Ends]:
+    def passes(self, num_workers: int, window: int) -> Iterator[Window]:
         """Yields for each pass over the data of an epoch what tells when it is over."""
         del num_workers
         yield Window(window)
@@ -214,15 +214,17 @@ class SentBatches(Batches):
 class WorkersBatches(Batches):
     """Batches that each worker reads by itself, without a break between epochs."""
 
+    num_steps: int
+
     def __init__(self, iterator: Any, num_steps: int, element_spec: Any):
         self._iterator = iterator
         self.element_spec = element_spec
-        self._steps_of_epoch = self.num_steps = num_steps
+        self.num_steps = num_steps
 
     def executions(self, sizes: Sizes, first_step: int = 0) -> Iterator[Scheduled]:
         first = first_step
-        while first < self._steps_of_epoch:
-            size = sizes.next(self._steps_of_epoch - first)
+        while first < self.num_steps:
+            size = sizes.next(self.num_steps - first)
             yield Scheduled(size, (self._iterator,))
             first += size
 
@@ -279,7 +281,7 @@ class WorkersPasses(Batches):
         epochs = [queue.begin_epoch(resume) for queue in self._queues]
         return None not in epochs
 
-    def passes(self, num_workers: int, window: int) -> Iterator[Window | Ends]:
+    def passes(self, num_workers: int, window: int) -> Iterator[Window]:
         if self._iterator is None:
             self._iterator = self._datasets.iterator()
             function = tf.function(take_chunk, autograph=False)

@@ -117,20 +117,15 @@ def evaluation_batches(
 
 
 def read_ahead(x: Any, argument: str = "x") -> Any:
-    """Makes a dataset read ahead, as Keras' adapters do with all other data."""
+    """Makes a dataset read ahead, as Keras' adapters do with all other data.
+
+    Raises ValueError: the dataset was made before this process joined its cluster. With
+    that, the process got another name, and TensorFlow does not find the device of the
+    dataset any more.
+    """
     if not isinstance(x, tf.data.Dataset):
         return x
-    refuse_made_before_the_strategy(x, argument)
-    return x.prefetch(tf.data.AUTOTUNE)
-
-
-def refuse_made_before_the_strategy(dataset: tf.data.Dataset, argument: str) -> None:
-    """Raises for a dataset that was made before this process joined its cluster.
-
-    With that, the process got another name, and TensorFlow does not find the device of
-    the dataset any more.
-    """
-    device = tf.data.experimental.to_variant(dataset).device
+    device = tf.data.experimental.to_variant(x).device
     with tf.device("CPU:0"):
         here = tf.constant(0).device
     if tf.DeviceSpec.from_string(device).job != tf.DeviceSpec.from_string(here).job:
@@ -139,6 +134,7 @@ def refuse_made_before_the_strategy(dataset: tf.data.Dataset, argument: str) -> 
             "process to the cluster: a dataset from before cannot be read any more. "
             f"Received: a dataset on {device}"
         )
+    return x.prefetch(tf.data.AUTOTUNE)
 
 
 def first_batch(dataset: Any) -> Any:

@@ -287,7 +287,7 @@ class SyncReplicasOps:
             self.close_op = sync_gate_ops.sync_gate_close(self.gate, self._generation())
             self.leave_op = sync_gate_ops.sync_gate_leave(self.gate, *self._worker)
             stop_updater_op = sync_gate_ops.sync_gate_cancel_updater(
-                self.gate, self._generation()
+                self.gate, self._generation(), **sync_gate_ops.NO_WORKER
             )
             fail_updater_op = sync_gate_ops.sync_gate_cancel_updater(
                 self.gate, self._generation(), *self._worker

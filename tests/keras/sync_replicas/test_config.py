@@ -162,10 +162,10 @@ def test_serialised_optimizer_comes_back(name):
     assert restored.get_config() == optimizer.get_config()
 
 
-def trained_model(optimizer, epochs=2):
+def trained_model(optimizer):
     model = keras_variants.small_model()
     model.compile(optimizer=optimizer, loss="mse")
-    train(model, epochs)
+    train(model, epochs=2)
     return model
 
 

@@ -40,9 +40,7 @@ def drawn(num_examples, seed, sizes, features, shapes):
     return ids, draw.normal(size=(num_examples, 1)).astype(np.float32)
 
 
-def feature_configs(
-    combiner: str = "mean", optimizers: dict[str, Any] | None = None
-) -> dict[str, Any]:
+def feature_configs(optimizers: dict[str, Any] | None = None) -> dict[str, Any]:
     """The configurations for the one layer with all tables.
 
     Some tables may have optimizers of their own.
@@ -53,7 +51,7 @@ def feature_configs(
             size,
             WIDTHS[name],
             optimizer=(optimizers or {}).get(name),
-            combiner=combiner,
+            combiner="mean",
         )
         for name, size in SIZES.items()
     }

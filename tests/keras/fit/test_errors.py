@@ -28,7 +28,6 @@ KINDS = {
     "data": "Feature: v (data type: float) is required but could not be found",
 }
 READING = ("sent", "same", "function", "steps", "queue")
-LOOPS = ("fit", "evaluate", "predict")
 
 
 class Failing(tf.keras.Model):

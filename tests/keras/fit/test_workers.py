@@ -123,10 +123,10 @@ def dataset(context=None):
     return tf.data.Dataset.from_tensors((tf.ones([BATCH, 2]), tf.ones([BATCH, 1])))
 
 
-def small_model(strategy, loss="mse", **options):
+def small_model(strategy):
     with strategy.scope():
         model = keras_variants.small_model()
-        model.compile(loss=loss, optimizer="sgd", **options)
+        model.compile(loss="mse", optimizer="sgd")
     return model
 
 
@@ -178,25 +178,6 @@ def functions_of_second_evaluations(strategy):
         tfs.keras.evaluate(model, words[::-1], targets, batch_size=5, verbose=0)
         tfs.keras.predict(model, words[::-1], batch_size=5, verbose=0)
     return len(traced)
-
-
-def averages_with_a_frozen_layer(strategy):
-    """The weights after two trainings at rate 0, in the second of which one is frozen.
-
-    They are all ones in the layer that is frozen, and zeros in the other.
-    """
-    layers = tf.keras.layers
-    options = {"use_bias": False}
-    with strategy.scope():
-        frozen = layers.Dense(2, kernel_initializer="ones", **options)
-        trained = layers.Dense(2, kernel_initializer="zeros", **options)
-        model = tf.keras.Sequential([layers.Input((2,)), frozen, trained])
-        optimizer = tf.keras.optimizers.SGD(0.0, use_ema=True)
-    for is_trainable in (True, False):
-        frozen.trainable = is_trainable
-        model.compile(optimizer, loss="mse")
-        tfs.keras.fit(model, np.ones([4, 2]), np.ones([4, 2]), verbose=0)
-    return [x.tolist() for x in model.get_weights()]
 
 
 class Watch(tf.keras.callbacks.Callback):
@@ -390,7 +371,6 @@ def trainings():
         "failures": failures(strategy),
         "readers": readers(strategy),
         "refusals": refusals(strategy, made_before),
-        "averages": averages_with_a_frozen_layer(strategy),
     }
 
 
@@ -466,10 +446,6 @@ def test_what_cannot_be_is_refused_in_one_sentence(training, what):
 )
 def test_what_a_step_finds_out_is_told_in_one_sentence(training, what, message):
     assert message in training["refusals"][what]
-
-
-def test_averages_of_stock_optimizers_are_those_of_their_variables(training):
-    assert sorted(training["averages"]) == [2 * [[0.0, 0.0]], 2 * [[1.0, 1.0]]]
 
 
 def test_every_example_is_read_by_the_one_worker_whose_shard_it_is_in(training):

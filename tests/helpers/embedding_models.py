@@ -47,11 +47,7 @@ def feature_configs(optimizers: dict[str, Any] | None = None) -> dict[str, Any]:
     """
     tables = {
         name: tfs.keras.TableConfig(
-            name,
-            size,
-            WIDTHS[name],
-            optimizer=(optimizers or {}).get(name),
-            combiner="mean",
+            name, size, WIDTHS[name], optimizer=(optimizers or {}).get(name)
         )
         for name, size in SIZES.items()
     }

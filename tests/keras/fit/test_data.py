@@ -162,9 +162,7 @@ def test_steps_that_are_counted_without_a_queues_end_are_said(
 ):
     queue = tfs.data.WorkQueue(3, num_epochs)
     monkeypatch.setattr(inputs, "num_tasks", lambda job: 2)
-    datasets = types.SimpleNamespace(
-        element_spec=None, queues=[queue], iterator=lambda: None
-    )
+    datasets = types.SimpleNamespace(element_spec=None, queues=[queue])
     monkeypatch.setattr(inputs, "WorkersDatasets", lambda *_: datasets)
     inputs.training_batches(
         *(None, lambda context: queue.dataset(), None, None, None, True, None),

@@ -47,6 +47,11 @@ REFUSALS = {
     "made_before": "`x` must be made after the strategy, which connects this process "
     "to the cluster: a dataset from before cannot be read any more. Received: a "
     "dataset on /job:localhost/",
+    "made_before_for_steps": "`x` must be made after the strategy, ",
+    "evaluate_made_before": "The model must be made in the scope of the strategy. "
+    "Received: variable ",
+    "predict_made_before": "The model must be made in the scope of the strategy. "
+    "Received: variable ",
     "validation_made_before": "`validation_data` must be made after the strategy, ",
     "holds_a_dataset": "A step uses a tf.data.Dataset that the model, a metric or the "
     "loss holds. It is on the coordinator, and workers cannot read it: ",
@@ -314,7 +319,7 @@ def readers(strategy):
     return sorted(found)
 
 
-def refusals(strategy, made_before):
+def refusals(strategy, made_before, model_before):
     """The message for each unsupported use."""
     good = fit_scenarios.dataset()
 
@@ -362,6 +367,7 @@ def refusals(strategy, made_before):
         "partitions": (lambda: compiled(make_strategy(num_parts=2)), good),
         "made_outside": (made_outside, good),
         "made_before": (compiled, made_before),
+        "made_before_for_steps": (compiled, made_before, one_step),
         "validation_made_before": (compiled, good, {"validation_data": made_before}),
         "holds_a_dataset": (lambda: compiled(metrics=[Holding(good)]), good),
         "optimizer_made_outside": (lambda: compiled(optimizer=lambda: outer), good),
@@ -385,20 +391,23 @@ def refusals(strategy, made_before):
 
     return {
         **{name: error_of(fit, *case) for name, case in cases.items()},
+        "evaluate_made_before": error_of(tfs.keras.evaluate, model_before, good),
+        "predict_made_before": error_of(tfs.keras.predict, model_before, good),
         "no_steps_of_evaluate": error_of(tfs.keras.evaluate, compiled(), good, steps=0),
         "no_steps_of_predict": error_of(tfs.keras.predict, compiled(), good, steps=-1),
     }
 
 
 def trainings():
-    made_before = fit_scenarios.dataset()
+    made_before, model_before = fit_scenarios.dataset(), keras_variants.small_model()
+    model_before.compile(tf.keras.optimizers.SGD(), loss="mse")
     strategy = make_strategy()
     return {
         "counts": counts(strategy),
         "evaluation": evaluation(strategy),
         "failures": failures(strategy),
         "readers": readers(strategy),
-        "refusals": refusals(strategy, made_before),
+        "refusals": refusals(strategy, made_before, model_before),
         "averages": averages_with_a_frozen_layer(strategy),
     }
 

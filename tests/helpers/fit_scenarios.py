@@ -544,6 +544,18 @@ def numbers_of_numpy(side):
     )
 
 
+def loss_that_branches_on_tensors(side):
+    """In Keras 3 it would be for `tf.function`s of the user's own."""
+
+    def loss(y_true, y_pred):
+        error = tf.abs(y_true - y_pred)
+        if tf.reduce_mean(error) > 0.5:
+            error = 2 * error
+        return tf.reduce_sum(error) / tf.cast(len(y_pred), error.dtype)
+
+    return side.trained(side.compiled(loss=loss), validation_data=dataset())
+
+
 class Reading(tf.keras.Model):
     """Has what it reads in its logs."""
 
@@ -599,5 +611,6 @@ SCENARIOS = {
         unbuilt_model_with_a_train_step_on_dicts,
         numbers_of_numpy,
         shuffled_orders_of_a_training_that_goes_on,
+        *([] if keras_variants.IS_KERAS_3 else [loss_that_branches_on_tensors]),
     )
 } | fit_data.SCENARIOS

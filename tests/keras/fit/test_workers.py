@@ -6,7 +6,9 @@ loses steps: of 400 steps of 3 workers `iterations` had 261, a Mean 249, a Sum 9
 random numbers.
 """
 
+import gc
 import time
+import weakref
 
 import clusters
 import fit_scenarios
@@ -192,6 +194,28 @@ def evaluation(strategy):
         "actual": results,
         "functions of second calls": len(traced),
     }
+
+
+def kept_after_fit(strategy):
+    """Of which data something is left when `fit` has ended and nobody else holds it."""
+    model = small_model(strategy)
+    numbers = fit_scenarios.WORDS, fit_scenarios.TARGETS
+    makes = {
+        "arrays": (lambda: numbers[0].copy(), {"y": numbers[1]}),
+        "sent": (fit_scenarios.dataset, {}),
+        "same": (lambda: fit_scenarios.dataset().repeat(), {"steps_per_epoch": 5}),
+        "function": (lambda: lambda _: fit_scenarios.dataset(), {}),
+        "steps": (lambda: lambda _: fit_scenarios.dataset(), {"steps_per_epoch": 5}),
+    }
+    kept = []
+    for name, (make, options) in makes.items():
+        data = make()
+        tfs.keras.fit(model, data, verbose=0, validation_data=numbers, **options)
+        left = weakref.ref(data)
+        del data
+        gc.collect()
+        kept += [name] if left() is not None else []
+    return kept
 
 
 def averages_with_a_frozen_layer(strategy):
@@ -408,6 +432,7 @@ def trainings():
         "failures": failures(strategy),
         "readers": readers(strategy),
         "refusals": refusals(strategy, made_before, model_before),
+        "kept": kept_after_fit(strategy),
         "averages": averages_with_a_frozen_layer(strategy),
     }
 
@@ -490,6 +515,10 @@ def test_what_cannot_be_is_refused_in_one_sentence(training, what):
 )
 def test_what_a_step_finds_out_is_told_in_one_sentence(training, what, message):
     assert message in training["refusals"][what]
+
+
+def test_fit_keeps_no_data(training):
+    assert training["kept"] == []
 
 
 def test_averages_of_stock_optimizers_are_those_of_their_variables(training):

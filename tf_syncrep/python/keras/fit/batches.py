@@ -302,8 +302,8 @@ class WorkersPasses(Batches):
             self._absent = ends.lost
             if ends.lost:
                 logging.warning(
-                    "fit: %d of %d workers do not answer at the end of an epoch: %s. It "
-                    "ends without what they had yet to read%s.",
+                    "fit: %d of %d workers do not answer at the end of an epoch: %s. "
+                    "It ends without what they had yet to read%s.",
                     len(ends.lost),
                     num_workers,
                     ", ".join(map(str, sorted(ends.lost))),

@@ -17,10 +17,9 @@ from waiting import until
 
 from tf_syncrep.python.checkpoint import directory
 from tf_syncrep.python.checkpoint import engine as engine_lib
-from tf_syncrep.python.checkpoint.arguments import Options
 from tf_syncrep.python.checkpoint.contents import Contents, OfPart, Piece
 from tf_syncrep.python.checkpoint.directory import DamagedError, Directory
-from tf_syncrep.python.checkpoint.engine import Engine
+from tf_syncrep.python.checkpoint.engine import Engine, Options
 from tf_syncrep.python.checkpoint.function_calls import FunctionCalls
 
 ROWS, WIDTH = 1000, 4

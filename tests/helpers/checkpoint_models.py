@@ -3,6 +3,7 @@
 import pathlib
 from typing import Any
 
+import embedding_models
 import numpy as np
 import tensorflow as tf
 
@@ -29,14 +30,9 @@ def make(optimizer: Any = None, wrap: Any = None) -> Any:
 
     Its optimizer is AdamAsync by default; `wrap` makes another one around it.
     """
-    tables = {
-        name: tfs.keras.TableConfig(name, size, WIDTH) for name, size in SIZES.items()
-    }
-    features = {
-        name: tfs.keras.FeatureConfig(name, table) for name, table in tables.items()
-    }
+    tables = [tfs.keras.TableConfig(name, size, WIDTH) for name, size in SIZES.items()]
     inputs = tf.keras.Input([len(SIZES)], dtype="int64")
-    layer = tfs.keras.DistributedEmbedding(features, name="tables")
+    layer = embedding_models.layer_of(*tables, name="tables")
     vectors = layer({name: inputs[:, i] for i, name in enumerate(SIZES)})
     joined = tf.keras.layers.Concatenate()([vectors[name] for name in SIZES])
     outputs = tf.keras.layers.Dense(1, kernel_initializer="ones")(joined)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 
-def mostly_by_night(values: Iterable[str], *by_day: str) -> list[Any]:
+def mostly_by_night(values: Iterable[Any], *by_day: Any) -> list[Any]:
     """The values of an argument, all of which but those `by_day` are marked `slow`."""
     return [
         pytest.param(value, marks=() if value in by_day else pytest.mark.slow)
@@ -37,29 +37,4 @@ def thinned(
             for values in itertools.product(*lists)
         ],
         indirect=list(indirect),
-    )
-
-
-def first_in_full(names: str, *axes: Iterable[Any]) -> pytest.MarkDecorator:
-    """Parametrizes with all combinations, some of which are marked `slow`.
-
-    The others are all with the first value of the first axis, and with each other value
-    of it so many that each value of each axis is there.
-    """
-    first, *others = (list(axis) for axis in axes)
-    diagonal = [
-        tuple(values[i % len(values)] for values in others)
-        for i in range(max(map(len, others)))
-    ]
-    return pytest.mark.parametrize(
-        names,
-        [
-            pytest.param(
-                value,
-                *rest,
-                marks=() if value == first[0] or rest in diagonal else pytest.mark.slow,
-            )
-            for value in first
-            for rest in itertools.product(*others)
-        ],
     )

@@ -174,18 +174,3 @@ def assert_same_by_key(
         np.testing.assert_allclose(
             vectors, fixed_tables[name][rows], rtol=tolerance, atol=tolerance
         )
-
-
-def slots_of(model: Model, name: str) -> dict[str, np.ndarray]:
-    """All rows of each slot of a table's only part, by kind."""
-    (part,) = [x for x in model.embedding.trainable_variables if name in x.name]
-    kinds = {}
-    for variable in _variables(model.optimizer):
-        if variable is not part and tuple(variable.shape) == tuple(part.shape):
-            kinds[variable.name] = keras_variants.native(variable).numpy()
-    return kinds
-
-
-def _variables(optimizer):
-    found = optimizer.variables
-    return found if isinstance(found, list | tuple) else found()

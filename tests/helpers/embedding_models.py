@@ -160,18 +160,5 @@ def make(
     return model
 
 
-def train_on_batch(model: Any, ids: Any, targets: Any) -> float:
-    """One update, in which sparse gradients name each row once, and its loss."""
-    variables = variables_of(model)
-    with tf.GradientTape() as tape:
-        outputs = model(ids, training=True)
-        loss = tf.reduce_mean((outputs - targets) ** 2)
-    gradients = map(keras_variants.unique_rows, tape.gradient(loss, variables))
-    model.optimizer.apply_gradients(
-        zip(gradients, model.trainable_variables, strict=True)
-    )
-    return float(loss)
-
-
 def variables_of(layer: Any) -> list[tf.Variable]:
     return [keras_variants.native(x) for x in layer.trainable_variables]

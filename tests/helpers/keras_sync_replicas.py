@@ -13,10 +13,9 @@ import tf_syncrep as tfs
 NUM_BATCHES = 16
 BATCH_SIZE = 8
 
-# Inner optimizers by name: some use past gradients, and some do not; they have the
-# features of an update: clipping, weight decay, averages, a schedule.
+# Inner optimizers by name, with the features of an update: clipping, weight decay,
+# averages, a schedule.
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
-    "adam": lambda: tf.keras.optimizers.Adam(0.05),
     "sgd": lambda: tf.keras.optimizers.SGD(0.1),
     "clipped": lambda: tfs.keras.AdamAsync(
         0.05, global_clipnorm=0.1, weight_decay=0.01
@@ -24,11 +23,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "averaged": lambda: tfs.keras.AdamAsync(
         0.05, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2
     ),
-    "rowwise_adagrad": lambda: tfs.keras.RowwiseAdagrad(0.05),
     "ftrl": lambda: tfs.keras.FTRL(0.05, l1_regularization_strength=0.01),
-    "lazy_adagrad": lambda: tfs.keras.Adagrad(0.05),
-    "lazy_sgd": lambda: tfs.keras.SGD(0.05),
-    "lazy_momentum": lambda: tfs.keras.SGD(0.05, momentum=0.5),
     "lazy_nesterov": lambda: tfs.keras.SGD(0.05, momentum=0.5, nesterov=True),
     "scheduled": lambda: tf.keras.optimizers.Adam(
         tf.keras.optimizers.schedules.ExponentialDecay(0.05, 1, 0.5)
@@ -39,16 +34,6 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 def one_batch() -> tf.data.Dataset:
     """One batch for `small_model`, in which some rows of its table occur again."""
     return tf.data.Dataset.from_tensors(keras_variants.small_data(8))
-
-
-def train_on_batch(model: Any, optimizer: Any, words: Any, targets: Any) -> None:
-    """One update on one batch, without SyncReplicas."""
-    variables = model.trainable_variables
-    with tf.GradientTape() as tape:
-        outputs = model(tf.constant(words), training=True)
-        error = tf.reduce_mean((outputs - targets) ** 2)
-    gradients = map(keras_variants.unique_rows, tape.gradient(error, variables))
-    optimizer.apply_gradients(zip(gradients, variables, strict=True))
 
 
 def iterations_of(optimizer: Any) -> int:

@@ -20,6 +20,17 @@ def native(variable: Any) -> tf.Variable:
     return variable.value if is_keras else variable
 
 
+def variables_of(optimizer: Any) -> list[Any]:
+    """Returns those of an optimizer, which are a method's result in Keras 2."""
+    found = optimizer.variables
+    return list(found if isinstance(found, list | tuple) else found())
+
+
+def all_variables(model: Any) -> list[Any]:
+    """Returns the variables of a model and of its optimizer."""
+    return [*model.variables, *variables_of(model.optimizer)]
+
+
 def update(
     optimizer: Any, variables: Any, compute_loss: Callable[[], Any], **options: Any
 ) -> Any:
@@ -75,6 +86,23 @@ def unique_rows(gradient: Any) -> Any:
     return tf.IndexedSlices(values, rows, gradient.dense_shape)
 
 
+def train_on_batch(
+    model: Any, inputs: Any, targets: Any, optimizer: Any = None
+) -> float:
+    """One update, in which sparse gradients name each row once, and its loss.
+
+    `optimizer`: by default that of the model.
+    """
+    variables = model.trainable_variables
+    with tf.GradientTape() as tape:
+        outputs = model(inputs, training=True)
+        loss = tf.reduce_mean((outputs - targets) ** 2)
+    gradients = map(unique_rows, tape.gradient(loss, [native(x) for x in variables]))
+    optimizer = optimizer or model.optimizer
+    optimizer.apply_gradients(zip(gradients, variables, strict=True))
+    return float(loss)
+
+
 def small_model(*hidden: Any) -> Any:
     """An embedding, other layers if there are, and a dense one: words to a number."""
     layers = tf.keras.layers
@@ -112,3 +140,16 @@ def make_two_cpus() -> None:
     (cpu,) = tf.config.list_physical_devices("CPU")
     logical = [tf.config.LogicalDeviceConfiguration() for _ in range(2)]
     tf.config.set_logical_device_configuration(cpu, logical)
+
+
+class Counter(tf.keras.layers.Layer):
+    """Counts its calls by itself."""
+
+    def build(self, _):
+        self.counted = self.add_weight(
+            shape=(), initializer="zeros", trainable=False, name="counted"
+        )
+
+    def call(self, x):
+        self.counted.assign_add(1.0)
+        return x

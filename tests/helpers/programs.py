@@ -196,6 +196,24 @@ def run_source(
     return _run_to_its_end(command, {**env, **environment()}, secs)
 
 
+def run_without_package(source: str, *args: str) -> list[str]:
+    """Runs Python source where this package cannot be imported by chance.
+
+    The process ignores PYTHONPATH. Returns the lines of its standard output.
+    """
+    command = [sys.executable, "-I", "-c", source, *args]
+    finished = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_DEADLINE_SECS,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    return finished.stdout.splitlines()
+
+
 def _run_to_its_end(
     command: Sequence[str], env: Mapping[str, str], secs: float
 ) -> subprocess.CompletedProcess[str]:

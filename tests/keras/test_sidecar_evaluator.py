@@ -5,18 +5,54 @@ time.
 """
 
 import pathlib
+from typing import Any
 
 import clusters
 import keras_variants
-import programs
+import numpy as np
 import pytest
 import tensorflow as tf
-from evaluator_models import BATCH, WIDTH, batch, make
 from keras_sync_replicas import make_strategy
 
 import tf_syncrep as tfs
 from tf_syncrep.python.keras import sidecar_evaluator
 from tf_syncrep.python.report import event_files
+
+TABLES = {"users": 40_000, "items": 100}
+WIDTH, BATCH = 8, 16
+
+
+def batch(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    draw = np.random.default_rng(seed)
+    ids = np.stack([draw.integers(0, n, BATCH) for n in TABLES.values()], axis=1)
+    return ids, draw.normal(size=(BATCH, 1)).astype(np.float32)
+
+
+def make(built: bool = True, **options: Any) -> Any:
+    """A model with tables that checkpoints have by rows, and smaller variables."""
+    configs = {
+        name: tfs.keras.FeatureConfig(
+            name, tfs.keras.TableConfig(name, size, WIDTH, combiner=None)
+        )
+        for name, size in TABLES.items()
+    }
+    embedding = tfs.keras.DistributedEmbedding(configs, name="tables")
+    dense = tf.keras.layers.Dense(1)
+
+    class Model(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.dense = embedding, dense
+
+        def call(self, ids):
+            vectors = self.embedding({k: ids[:, i] for i, k in enumerate(TABLES)})
+            return self.dense(tf.concat([vectors[k] for k in TABLES], axis=1))
+
+    model = Model()
+    model.compile(tfs.keras.AdamAsync(0.01), "mse", metrics=["mae"], **options)
+    if built:
+        model(tf.constant(batch(0)[0]))
+    return model
 
 
 def evaluated_with_servers(folder):
@@ -44,7 +80,7 @@ class Training(tf.keras.callbacks.Callback):
 
     def __init__(self, folder, checkpoints, **options):
         super().__init__()
-        self.trained = make()
+        self.trained = make(run_eagerly=True)  # a few steps take less than a trace
         self.checkpoint = tfs.keras.Checkpoint(folder, model=self.trained, **options)
         self.checkpoints = checkpoints
         self.expected = []
@@ -182,7 +218,7 @@ def test_training_begun_anew_in_an_emptied_folder_is_followed(tmp_path):
 
 
 def fit(folder, epochs):
-    model = make()
+    model = make(run_eagerly=True)
     options = {"batch_size": BATCH, "epochs": epochs, "verbose": 0}
     checkpoint = tfs.keras.Checkpoint(folder, every_n_steps=1)
     tfs.keras.fit(model, *batch(0), callbacks=[checkpoint], **options)
@@ -310,10 +346,7 @@ def test_arguments_out_of_range_are_named(tmp_path, arguments, message):
 def test_evaluator_with_parameter_servers_of_its_own_reads_tables_onto_them(tmp_path):
     """For tables that no process can hold, from a training with other servers."""
     training = Training(tmp_path, 1)
-    with clusters.Cluster(num_workers=2, num_ps=3) as cluster:
-        metrics, devices = programs.call(
-            evaluated_with_servers, str(tmp_path), env=cluster.environment()
-        )
+    metrics, devices = clusters.call(evaluated_with_servers, str(tmp_path), num_ps=3)
     ((_, expected),) = training.expected
     assert metrics == pytest.approx(expected, rel=1e-5)
     assert len(set(devices)) == 3

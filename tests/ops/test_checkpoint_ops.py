@@ -324,11 +324,9 @@ def test_whole_tables_are_kept_and_wait_for_room(tmp_path):
 def test_when_one_table_gives_a_checkpoint_up_no_update_of_another_waits(tmp_path):
     groups = [[tf.Variable(_values(1000, width=16))] for _ in range(3)]
     pieces = [(group, 1000, 0, 1, 1000) for group in range(3)]
-    writer, options = _writer(), {"max_kept_bytes": 4096, "max_bytes_per_sec": 1.0}
-    _begin(
-        *(writer, tmp_path / "ckpt", groups, pieces, ["a", "b", "c"]),
-        **{**options, "patience_secs": 0.2},
-    )
+    writer, path = _writer(), tmp_path / "ckpt"
+    options = {"max_kept_bytes": 4096, "max_bytes_per_sec": 1.0, "patience_secs": 0.2}
+    _begin(writer, path, groups, pieces, ["a", "b", "c"], **options)
     for (table,) in reversed(groups):
         checkpoint_ops.checkpoint_keep(table.handle)
     assert not checkpoint_ops.checkpoint_progress(writer).done
@@ -672,12 +670,8 @@ def test_memory_of_kept_rows_is_within_its_bound(tmp_path):
 
 def test_an_update_goes_on_where_a_variable_got_another_shape(tmp_path):
     variable = tf.Variable(tf.ones([50_000, 3]), shape=[None, 3])
-    writer = _writer()
-    _begin(
-        *(writer, tmp_path / "ckpt", [[variable]], [(0, 50_000, 0, 1, 50_000)]),
-        *(["table"],),
-        max_bytes_per_sec=1e4,
-    )
+    writer, layout = _writer(), ([[variable]], [(0, 50_000, 0, 1, 50_000)], ["table"])
+    _begin(writer, tmp_path / "ckpt", *layout, max_bytes_per_sec=1e4)
     variable.assign(tf.ones([7, 3]))
     checkpoint_ops.checkpoint_keep(variable.handle, [3])
     ended = _ended(writer)

@@ -1,9 +1,6 @@
 """Checkpoints of a training on a cluster, beside one that runs in one process."""
 
-import json
-import pathlib
 import shutil
-import sys
 
 import checkpoint_models as models
 import checkpoint_steps
@@ -13,6 +10,8 @@ import programs
 import pytest
 import tensorflow as tf
 import waiting
+from keras_sync_replicas import make_strategy
+from same import assert_same
 
 import tf_syncrep as tfs
 from tf_syncrep.python.checkpoint.directory import Directory
@@ -20,18 +19,69 @@ from tf_syncrep.python.checkpoint.directory import Directory
 pytestmark = pytest.mark.ci
 
 STEPS_OF_WRITER = checkpoint_steps.STEPS
-PROGRAM = pathlib.Path(__file__).with_name("checkpoint_program.py")
 WORKERS, SERVERS = 2, 2
 STEPS = 40
+# So many batches overwrite rows while a checkpoint is being written. Then training
+# waits, so that on a slow machine there are as many checkpoints as on a fast one.
+BATCHES_MEANWHILE = 8
 
 
-def command_of(folder, **options):
-    return [sys.executable, str(PROGRAM), json.dumps(arguments_of(folder, **options))]
+class Savings(tf.keras.callbacks.Callback):
+    """Collects facts about the checkpoints."""
+
+    def __init__(self, checkpoint):
+        super().__init__()
+        self.checkpoint = checkpoint
+        self.savings = []
+        self.batches = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        saving = self.checkpoint.saving
+        if saving is None:
+            return
+        if saving not in self.savings:
+            self.savings.append(saving)
+            self.batches = 0
+        self.batches += 1
+        if self.batches == BATCHES_MEANWHILE:
+            saving.wait_until_over()
+
+
+def trained(folder, quorum, epochs, steps, options):
+    """Trains as the coordinator, and continues from a checkpoint if there is one.
+
+    `quorum` is None without SyncReplicas; FOLDER.npz has the state at the end.
+    """
+    strategy = make_strategy()
+    with strategy.scope():
+        model = models.make(
+            wrap=quorum
+            and (lambda x: tfs.keras.SyncReplicas(x, quorum, quorum, spares=False))
+        )
+    checkpoint = tfs.keras.Checkpoint(folder, **options)
+    savings = Savings(checkpoint)
+    history = tfs.keras.fit(
+        model,
+        models.dataset,
+        epochs=epochs,
+        steps_per_epoch=steps,
+        verbose=0,
+        callbacks=[checkpoint, savings],
+    )
+    np.savez(f"{folder}.npz", **models.state_of(model))
+    restored = checkpoint.restored
+    return {
+        "epochs": history.epoch,
+        "restored": restored and [restored.path, restored.iterations],
+        "iterations": int(np.asarray(model.optimizer.iterations)),
+        "kept_bytes": [x.kept_bytes for x in savings.savings],
+        "errors": [str(x.error) for x in savings.savings if x.error],
+    }
 
 
 def train(folder, cluster, **options):
     arguments = arguments_of(folder, **options)
-    return programs.run(PROGRAM, arguments, env=cluster.environment())
+    return programs.call(trained, *arguments, env=cluster.environment())
 
 
 def arguments_of(folder, quorum=WORKERS, epochs=2, steps=STEPS, **options):
@@ -42,13 +92,7 @@ def arguments_of(folder, quorum=WORKERS, epochs=2, steps=STEPS, **options):
         "max_bytes_per_sec": 1e8,
         **options,
     }
-    return {
-        "folder": str(folder),
-        "quorum": quorum,
-        "epochs": epochs,
-        "steps": steps,
-        "options": options,
-    }
+    return str(folder), quorum, epochs, steps, options
 
 
 class Twin:
@@ -98,10 +142,8 @@ def test_each_checkpoint_is_of_one_update_bit_for_bit(synchronous):
         state, slots = twin.after(manifest.state["iterations"])
         model = restored(folder, manifest.number)
         found = models.state_of(model)
-        for name, value in state.items():
-            np.testing.assert_array_equal(found[name], value, err_msg=name)
-        for value, expected in zip(models.slots_of(model, "m"), slots, strict=True):
-            np.testing.assert_array_equal(value, expected)
+        assert_same(found, state)
+        assert_same(models.slots_of(model, "m"), slots)
         assert int(np.asarray(model.optimizer.iterations)) == twin.updates
     # There may be fewer if a worker was slow and its gradients came late.
     assert STEPS / 2 < manifests[-1].state["iterations"] <= STEPS
@@ -151,13 +193,9 @@ def test_coordinator_and_worker_die_while_one_is_written(tmp_path, steps):
     # There is a checkpoint every 4 to 9 updates, so that this is twice what the deaths
     # need: about three checkpoints for each of `steps`.
     updates = 25 * len(steps) + 20
-    command = command_of(
-        tmp_path,
-        full_every=2,
-        keep=4,
-        max_bytes_per_sec=2e7,
-        steps=updates,
-    )
+    options = {"full_every": 2, "keep": 4, "max_bytes_per_sec": 2e7}
+    arguments = arguments_of(tmp_path, steps=updates, **options)
+    command = programs.call_command(trained, *arguments)
     with clusters.Cluster(num_workers=WORKERS, num_ps=SERVERS) as cluster:
         cluster.start("chief", command)
         waiting.until(lambda: directory.manifests())
@@ -183,8 +221,7 @@ def test_coordinator_and_worker_die_while_one_is_written(tmp_path, steps):
     for manifest in manifests:
         state, _ = twin.after(manifest.state["iterations"])
         found = models.state_of(restored(tmp_path, manifest.number))
-        for name, value in state.items():
-            np.testing.assert_array_equal(found[name], value, err_msg=name)
+        assert_same(found, state)
     # If a worker dies after its gradient has been counted, and before it has said so,
     # another one makes its step again.
     assert updates / 2 < result["iterations"] <= updates + len(steps)
@@ -194,5 +231,4 @@ def test_coordinator_and_worker_die_while_one_is_written(tmp_path, steps):
 def assert_equal(state, folder):
     """Asserts that a state equals that of the program at its end."""
     with np.load(f"{folder}.npz") as result:
-        for name, value in state.items():
-            np.testing.assert_array_equal(result[name], value, err_msg=name)
+        assert_same(result, state)

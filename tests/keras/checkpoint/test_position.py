@@ -6,7 +6,6 @@ import io
 import clusters
 import keras_variants
 import numpy as np
-import programs
 import pytest
 import tensorflow as tf
 from keras_sync_replicas import make_strategy
@@ -22,11 +21,11 @@ class OnPurposeError(Exception):
 
 
 class Watch(tf.keras.callbacks.Callback):
-    """Notes the first step, and fails at a step, or stops after an epoch."""
+    """Notes the first step, and fails or stops at a step, or stops after an epoch."""
 
-    def __init__(self, fail_at=None, stop_after=None):
+    def __init__(self, fail_at=None, stop_at=None, stop_after=None):
         super().__init__()
-        self.fail_at, self.stop_after = fail_at, stop_after
+        self.fail_at, self.stop_at, self.stop_after = fail_at, stop_at, stop_after
         self.epoch, self.first = 0, None
 
     def on_train_begin(self, logs=None):
@@ -40,6 +39,8 @@ class Watch(tf.keras.callbacks.Callback):
         self.first = self.first or (self.epoch, batch)
         if self.fail_at == (self.epoch, batch):
             raise OnPurposeError
+        if self.stop_at == (self.epoch, batch):  # told to leave the machine
+            self.model.stop_training = True
 
     def on_epoch_end(self, epoch, logs=None):
         if epoch == self.stop_after:
@@ -61,7 +62,7 @@ class TwoUpdates(tf.keras.Model):
         return {"loss": last}
 
 
-def make(kind="plain", per_execution=1):
+def make(kind="plain", per_execution=1, run_eagerly=True):
     inputs = tf.keras.Input([2])
     outputs = tf.keras.layers.Dense(1)(inputs)
     of = TwoUpdates if kind == "two updates" else tf.keras.Model
@@ -71,8 +72,9 @@ def make(kind="plain", per_execution=1):
         optimizer = tfs.keras.GradientAccumulation(optimizer, 2)
     elif kind == "synchronous":
         optimizer = tfs.keras.SyncReplicas(optimizer, 2, 2, spares=False)
-    options = {"jit_compile": False, "steps_per_execution": per_execution}
-    model.compile(optimizer, loss="mse", **options)
+    # A few steps take less than a trace of each model.
+    options = {"run_eagerly": run_eagerly and per_execution == 1, "jit_compile": False}
+    model.compile(optimizer, "mse", steps_per_execution=per_execution, **options)
     return model
 
 
@@ -177,26 +179,10 @@ def test_after_its_end_nothing_is_left_to_train(
     assert "nothing is lost" in said
 
 
-class Stop(tf.keras.callbacks.Callback):
-    """Stops training after a step, as one who is told to leave the machine."""
-
-    def __init__(self, epoch, step):
-        super().__init__()
-        self.at = epoch, step
-        self.epoch = 0
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self.epoch = epoch
-
-    def on_train_batch_end(self, batch, logs=None):
-        if (self.epoch, batch) == self.at:
-            self.model.stop_training = True
-
-
 @pytest.mark.parametrize("order", [1, -1])
 @pytest.mark.parametrize("how", [tfs.keras.fit, tf.keras.Model.fit])
 def test_training_that_was_stopped_within_an_epoch_goes_on_there(tmp_path, order, how):
-    callbacks = [Stop(1, 3), tfs.keras.Checkpoint(tmp_path)]
+    callbacks = [Watch(stop_at=(1, 3)), tfs.keras.Checkpoint(tmp_path)]
     assert fit(make(), *callbacks[::order], how=how) == [0, 1]
     watch = Watch()
     assert fit(make(), tfs.keras.Checkpoint(tmp_path), watch, how=how) == [1, 2]
@@ -285,7 +271,7 @@ def scenario(strategy, folder, kind):
 
     def new():
         with strategy.scope():
-            return make(kind)
+            return make(kind, run_eagerly=False)
 
     checkpoint = tfs.keras.Checkpoint(folder, every_n_steps=4)
     with contextlib.suppress(OnPurposeError):
@@ -300,7 +286,7 @@ def scenario(strategy, folder, kind):
     with contextlib.redirect_stdout(io.StringIO()) as said:
         epochs = fit_steps(model, tfs.keras.Checkpoint(folder), watch)
     stopped, again = tfs.keras.Checkpoint(f"{folder}/stopped"), Watch()
-    fit_steps(new(), stopped, Stop(1, 3))
+    fit_steps(new(), stopped, Watch(stop_at=(1, 3)))
     cut = stopped.saving.wait().state
     fit_steps(new(), tfs.keras.Checkpoint(f"{folder}/stopped"), again)
     return {
@@ -325,8 +311,7 @@ def trainings(folder):
 
 @pytest.mark.slow
 def test_on_a_cluster_too(tmp_path):
-    with clusters.Cluster(num_workers=2, num_ps=1) as cluster:
-        result = programs.call(trainings, str(tmp_path), env=cluster.environment())
+    result = clusters.call(trainings, str(tmp_path), num_ps=1)
     for kind in ("two updates", "synchronous"):
         assert result[kind]["after failure"] == [0, 1, 2], kind
         assert result[kind]["epochs"] == [1, 2], kind

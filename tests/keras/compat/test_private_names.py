@@ -28,72 +28,6 @@ COMPAT = pathlib.Path(inspect.getfile(tfs)).parent / "python" / "keras" / "compa
 CONTEXT = "tensorflow.python.eager.context"
 
 AUTO_CONTROL_DEPS = "tensorflow.python.framework.auto_control_deps"
-# Names by their owners; see `owners`.
-NAMES_OF_KERAS_3 = {
-    "optimizer": [
-        "_all_reduce_sum_gradients",
-        "_apply_weight_decay",
-        "_backend_apply_gradients",
-        "_clip_gradients",
-        "_distributed_tf_update_step",
-        "_distribution_strategy",
-        "_filter_empty_gradients",
-        "_get_variable_index",
-        "_iterations",
-        "_learning_rate",
-        "_model_variables_moving_average",
-        "_trainable_variables",
-        "_use_weight_decay",
-    ],
-    "model": [
-        "_compile_loss",
-        "_default_save_signature",
-        "_flatten_layers",
-        "_flatten_metrics_in_order",
-        "_layers",
-        "_loss_tracker",
-    ],
-    "dropout": ["_seed_generators"],
-    "backup": ["_initial_epoch"],
-    "embedding": ["_embeddings"],
-}
-NAMES_OF_KERAS_2 = {
-    "model": [
-        "_flatten_layers",
-        "_is_compiled",
-        "_maybe_load_initial_counters_from_ckpt",
-        "_steps_per_execution",
-        "_train_counter",
-        "_test_counter",
-        "_predict_counter",
-        "_training_state",
-    ],
-    "optimizer": [
-        "_apply_weight_decay",
-        "_build_learning_rate",
-        "_built",
-        "_clip_gradients",
-        "_deduplicate_sparse_grad",
-        "_distributed_apply_gradients_fn",
-        "_distribution_strategy",
-        "_index_dict",
-        "_internal_apply_gradients",
-        "_iterations",
-        "_learning_rate",
-        "_serialize_hyperparameter",
-        "_use_weight_decay",
-        "_var_key",
-        "_variables",
-    ],
-    "data adapters": [
-        "_make_class_weight_map_fn",
-        "select_data_adapter",
-        "train_validation_split",
-    ],
-    "optimizers' utilities": ["filter_empty_gradients"],
-    "dropout": ["_random_generator"],
-    "random generator": ["_generator"],
-}
 # What compat modules call so themselves.
 OWN = {
     "_adapter",
@@ -115,40 +49,49 @@ OWN = {
 }
 
 
-NAMES_OF_TENSORFLOW = {
-    "op": ["_add_control_input", "_set_attr", "_update_input"],
-    "order of ops": ["_returned_tensors"],
-    "eager context": ["_handle"],
-    "function": ["_autograph"],
-    # "_v" belongs to variables of a cluster; see test_fit_metrics.py.
-    "variable": ["_handle"],
-    "embedding": ["_track_trackable", "_delete_tracking"],
-    # A coordinator of a cluster sets it; see test_fit_workers.py.
-    "per-worker dataset": ["_dataset_fn"],
-    # That of a cluster has it; see test_fit.py, and `private_names`.
-    "parameter server strategy": ["_allow_run_without_coordinator"],
-    # Those of a cluster have them; see test_fit_passes.py.
-    "coordinator": ["_cancellation_mgr", "_cluster"],
-    "per-worker iterator": ["_status", "_values"],
+# Coordinators and strategies of clusters have these; see test_fit_passes.py,
+# test_fit_workers.py and test_fit.py.
+OF_CLUSTERS = {
+    "_allow_run_without_coordinator",
+    "_cancellation_mgr",
+    "_cluster",
+    "_dataset_fn",
+    "_status",
+    "_values",
 }
-
-
-def names_here():
-    names = NAMES_OF_KERAS_3 if keras_variants.IS_KERAS_3 else NAMES_OF_KERAS_2
-    owners = {*NAMES_OF_TENSORFLOW, *names}
-    return {
-        owner: [*NAMES_OF_TENSORFLOW.get(owner, []), *names.get(owner, [])]
-        for owner in owners
+# What modules for any Keras use of the other one; and what they look up by its name.
+if keras_variants.IS_KERAS_3:
+    OF_OTHER_KERAS = {
+        "_is_compiled",
+        "_make_class_weight_map_fn",
+        "_maybe_load_initial_counters_from_ckpt",
+        "_steps_per_execution",
+        "_training_state",
     }
+    LOOKED_UP = {"_embeddings"}
+else:
+    OF_OTHER_KERAS = {
+        "_default_save_signature",
+        "_flatten_metrics_in_order",
+        "_initial_epoch",
+        "_model_variables_moving_average",
+        "_trainable_variables",
+    }
+    LOOKED_UP = {"_generator"}
+
+
+def modules():
+    """The syntax trees of compat modules for this Keras."""
+    other = "keras2.py" if keras_variants.IS_KERAS_3 else "keras3.py"
+    return [ast.parse(x.read_text()) for x in COMPAT.glob("*.py") if x.name != other]
 
 
 def names_of_modules():
     """What compat modules import for this Keras, and what they use of that."""
     packages = ("tensorflow.", *(["keras."] if keras_variants.IS_KERAS_3 else []))
     found = set()
-    for path in COMPAT.glob("*.py"):
-        imported = {}
-        nodes = [*ast.walk(ast.parse(path.read_text()))]
+    for module in modules():
+        imported, nodes = {}, [*ast.walk(module)]
         for node in nodes:
             if isinstance(node, ast.ImportFrom) and node.module.startswith(packages):
                 imported.update(
@@ -175,24 +118,14 @@ def owners():
         op = tf.constant(0).op
     dropout = tf.keras.layers.Dropout(0.5)
     dropout.build([1])
-    return {
-        "data adapters": getattr(data_adapters, "_keras_2", None),
-        "optimizers' utilities": getattr(
-            inspect.getmodule(compat.ReceivingOptimizer), "_utils", None
-        ),
-        "op": op,
-        "order of ops": importlib.import_module(
-            AUTO_CONTROL_DEPS
-        ).AutomaticControlDependencies(),
-        "eager context": importlib.import_module(CONTEXT).context(),
-        "function": tf.function(lambda: None),
-        "variable": tf.Variable(0.0),
-        "optimizer": model.optimizer,
-        "model": model,
-        "dropout": dropout,
-        "random generator": getattr(dropout, "_random_generator", None),
-        "embedding": model.layers[0],
-    }
+    return [
+        *(op, model, model.optimizer, model.layers[0], dropout),
+        *(tf.function(lambda: None), tf.Variable(0.0)),
+        getattr(dropout, "_random_generator", None),
+        getattr(data_adapters, "_keras_2", None),
+        importlib.import_module(AUTO_CONTROL_DEPS).AutomaticControlDependencies(),
+        importlib.import_module(CONTEXT).context(),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -209,15 +142,18 @@ def test_private_names_of_modules_are_there(name):
 
 
 def test_private_names_of_objects_are_there():
-    found = owners()
-    gone = [
-        f"{type(found[owner]).__name__}.{name}"
-        for owner, names in names_here().items()
-        if owner in found
-        for name in names
-        if not hasattr(found[owner], name)
-    ]
-    assert gone == [], f"Keras {tf.keras.__version__} lacks these"
+    """All that are used; those that would vanish in silence have their owners below."""
+    used = {
+        node.attr
+        for module in modules()
+        for node in ast.walk(module)
+        if isinstance(node, ast.Attribute) and re.match("_[^_]", node.attr)
+    }
+    elsewhere = OWN | OF_CLUSTERS | OF_OTHER_KERAS
+    named = set().union(*private_names._NAMES.values())
+    there = set().union(*map(dir, owners()))
+    gone = (used | LOOKED_UP) - elsewhere - named - there
+    assert gone == set(), "TensorFlow or Keras lacks these"
 
 
 def test_names_that_would_vanish_in_silence_are_there():
@@ -357,21 +293,3 @@ def test_what_closures_run_in_is_replaced_at_first_need(program):
     # The process has imported the package, and must not have needed it before.
     finished = programs.run_source(program)
     assert finished.returncode == 0, finished.stderr
-
-
-def test_every_private_name_that_is_used_is_listed_here():
-    used = {
-        node.attr
-        for path in COMPAT.glob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Attribute)
-        and node.attr.startswith("_")
-        and not node.attr.startswith("__")
-    }
-    listed = {
-        name
-        for names in (NAMES_OF_KERAS_2, NAMES_OF_KERAS_3, NAMES_OF_TENSORFLOW)
-        for some in names.values()
-        for name in some
-    }
-    assert used - OWN - listed == set(), "add these to the lists above"

@@ -3,19 +3,26 @@
 import copy
 import pathlib
 import pickle
-import subprocess
-import sys
 import typing
 
 import embedding_models as models
 import embedding_twin as twin
+import keras_variants
 import numpy as np
+import programs
 import pytest
 import tensorflow as tf
 from combinations import thinned
+from same import assert_same
 
 import tf_syncrep as tfs
+from tf_syncrep.python.embedding import layout
 from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.tables import (
+    fixed_tables,
+    initial_values,
+    stacked_tables,
+)
 
 EXAMPLES, STEPS = 12, 4
 
@@ -30,46 +37,19 @@ OPTIMIZERS = {
     "sync": lambda: tfs.keras.SyncReplicas(tf.keras.optimizers.Adam(0.1), 2),
     "sync_adam_async": lambda: tfs.keras.SyncReplicas(tfs.keras.AdamAsync(0.1), 2),
 }
-# Features of the layers that look at each element separately.
-MORE_OPTIMIZERS = {
-    name: lambda name=name, rate=rate: getattr(tf.keras.optimizers, name)(rate)
-    for name, rate in {
-        "Adadelta": 20.0,
-        "Adamax": 0.05,
-        "AdamW": 0.05,
-        "Lion": 0.05,
-        "Nadam": 0.05,
-        "RMSprop": 0.05,
-    }.items()
-}
-MORE_OPTIMIZERS |= {
-    "lazy_adagrad": lambda: tfs.keras.Adagrad(0.5),
-    "lazy_ftrl": lambda: tfs.keras.FTRL(0.5),
-    "lazy_momentum": lambda: tfs.keras.SGD(0.5, momentum=0.9),
-}
 
 
 @thinned("optimizer, stacking", OPTIMIZERS, ("auto", None))
 def test_trains_as_one_layer_for_each_table_does(optimizer, stacking):
-    check_that_it_trains_as_a_layer_for_each_table(OPTIMIZERS[optimizer], stacking)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("optimizer", MORE_OPTIMIZERS)
-def test_trains_as_one_layer_for_each_table_does_by_more_optimizers(optimizer):
-    check_that_it_trains_as_a_layer_for_each_table(MORE_OPTIMIZERS[optimizer], "auto")
-
-
-def check_that_it_trains_as_a_layer_for_each_table(make_optimizer, stacking):
     results = []
     tables = models.initial_tables()
     for cls, options in (
         (models.Plain, {}),
         (models.Distributed, {"table_stacking": stacking}),
     ):
-        model = models.make(cls, make_optimizer(), tables, **options)
+        model = models.make(cls, OPTIMIZERS[optimizer](), tables, **options)
         losses = [
-            models.train_on_batch(model, *models.batch(EXAMPLES, step))
+            keras_variants.train_on_batch(model, *models.batch(EXAMPLES, step))
             for step in range(STEPS)
         ]
         results.append((losses, model.tables()))
@@ -316,13 +296,12 @@ def test_training_goes_on_from_a_file_as_if_never_stopped(optimizer, tmp_path):
     for step in range(2 * STEPS):
         if step == STEPS:
             model.save_weights(path)
-        models.train_on_batch(model, *models.batch(EXAMPLES, step))
+        keras_variants.train_on_batch(model, *models.batch(EXAMPLES, step))
     other = make(None)
     other.load_weights(path)
     for step in range(STEPS, 2 * STEPS):
-        models.train_on_batch(other, *models.batch(EXAMPLES, step))
-    for name, table in model.tables().items():
-        np.testing.assert_array_equal(other.tables()[name], table)
+        keras_variants.train_on_batch(other, *models.batch(EXAMPLES, step))
+    assert_same(other.tables(), model.tables())
 
 
 SERVES = """
@@ -343,6 +322,7 @@ except tf.errors.InvalidArgumentError as error:
 """
 
 
+@pytest.mark.ci
 def test_exported_model_serves_where_the_package_is_not(tmp_path):
     inputs = {
         name: tf.keras.Input(shape, dtype="int64", name=name)
@@ -358,15 +338,7 @@ def test_exported_model_serves_where_the_package_is_not(tmp_path):
         model.export(folder)
     else:
         tf.saved_model.save(model, folder)
-    result = subprocess.run(
-        [sys.executable, "-c", SERVES, folder],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=pathlib.Path(tf.__file__).parent,
-    )
-    assert result.returncode == 0, result.stderr
-    signature, output, error = result.stdout.splitlines()[-3:]
+    signature, output, error = programs.run_without_package(SERVES, folder)[-3:]
     assert signature == "['candidate', 'day', 'user', 'watched']"
     ids = {"watched": [[3, 7, 7, 0]], "candidate": [30], "user": [49], "day": [[6, 0]]}
     expected = model({k: np.asarray(v) for k, v in ids.items()}).numpy()
@@ -387,8 +359,7 @@ def test_id_that_is_in_no_table_is_named_and_nothing_is_changed(training):
         step(ids, targets)
     for words in ("feature user", "table users", "[0, 50)", "50"):
         assert words in str(raised.value)
-    for name, table in models.initial_tables().items():
-        np.testing.assert_array_equal(model.tables()[name], table)
+    assert_same(model.tables(), models.initial_tables())
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -425,7 +396,7 @@ def test_sparse_ids_and_weights_may_come_in_any_order(training):
                 layer(ids, weights=weights, training=training),
             ]
         )
-    tf.nest.map_structure(np.testing.assert_array_equal, *results)
+    assert_same(*results)
 
 
 def weighted(signature=None):
@@ -645,12 +616,7 @@ def test_tables_are_set_by_name_and_of_their_shape():
 
 
 def test_no_table_is_set_if_one_is_refused():
-    layer = tfs.keras.DistributedEmbedding(
-        {
-            name: tfs.keras.FeatureConfig(name, tfs.keras.TableConfig(name, 3, 2))
-            for name in "ab"
-        }
-    )
+    layer = models.layer_of(*(tfs.keras.TableConfig(x, 3, 2) for x in "ab"))
     layer.build()
     before = layer.get_embedding_tables()
     with pytest.raises(ValueError, match="table 'b' must have shape"):
@@ -659,14 +625,7 @@ def test_no_table_is_set_if_one_is_refused():
 
 
 def test_update_of_another_table_stays_while_a_table_is_set(monkeypatch):
-    from tf_syncrep.python.keras.tables import stacked_tables
-
-    layer = tfs.keras.DistributedEmbedding(
-        {
-            name: tfs.keras.FeatureConfig(name, tfs.keras.TableConfig(name, 3, 2))
-            for name in "ab"
-        }
-    )
+    layer = models.layer_of(*(tfs.keras.TableConfig(x, 3, 2) for x in "ab"))
     layer.build()
     (part,) = layer.trainable_variables
     layer.set_embedding_tables({"b": np.zeros([3, 2])})
@@ -686,11 +645,8 @@ WIDTH_OF_PARTS, SIZES_IN_PARTS = 3, {"a": 5, "b": 17, "c": 1}
 
 def tables_in_three_parts():
     """Stacked tables in three variables, as on three servers."""
-    from tf_syncrep.python.embedding import layout
-    from tf_syncrep.python.keras.tables import tables
-
     stacked = [layout.Table(x, n, WIDTH_OF_PARTS) for x, n in SIZES_IN_PARTS.items()]
-    made = tables.Tables([layout.Slab("slab", stacked, num_parts=3)])
+    made = fixed_tables.Tables([layout.Slab("slab", stacked, num_parts=3)])
     made.make(
         lambda shape, dtype, **_: tf.Variable(tf.zeros(shape, dtype)),
         dict.fromkeys(SIZES_IN_PARTS, "zeros"),
@@ -699,8 +655,6 @@ def tables_in_three_parts():
 
 
 def test_large_tables_are_read_and_set_some_rows_at_a_time(monkeypatch):
-    from tf_syncrep.python.keras.tables import stacked_tables
-
     rows_at_a_time = 2
     monkeypatch.setattr(
         stacked_tables, "CHUNK_BYTES", rows_at_a_time * WIDTH_OF_PARTS * 4
@@ -735,9 +689,6 @@ KERAS_INITIALIZERS = {
 
 def parts_of_table(initializer):
     """The initial values with three servers, and the shapes that were asked for."""
-    from tf_syncrep.python.embedding import layout
-    from tf_syncrep.python.keras.tables import initial_values
-
     shapes = []
 
     def recorded(call):

@@ -10,6 +10,8 @@ import keras_variants
 import numpy as np
 import pytest
 import tensorflow as tf
+from combinations import mostly_by_night
+from same import assert_same
 
 import tf_syncrep as tfs
 
@@ -18,10 +20,7 @@ RATE, BETAS, EPSILON = 0.1, (0.9, 0.99), 1e-3
 NUM_PARTS = "tf_syncrep.python.keras.embedding.distributed_embedding.num_parts"
 
 
-each_seed = pytest.mark.parametrize(
-    "seed",
-    [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))],
-)
+each_seed = pytest.mark.parametrize("seed", mostly_by_night(range(6), 0, 1))
 
 
 @dataclasses.dataclass
@@ -184,8 +183,7 @@ def test_plain_gradients_are_the_twins(seed, monkeypatch):
         ["auto", None][seed % 2],
         monkeypatch,
     )
-    for name, table in used(case, expected).items():
-        np.testing.assert_allclose(tables[name], table, atol=1e-5, err_msg=name)
+    assert_same(tables, used(case, expected), 1e-5)
 
 
 @each_seed
@@ -200,10 +198,8 @@ def test_adam_async_has_the_twins_values_and_the_same_bits_in_any_number_of_part
     alone = train(case, adam, 1, "auto", monkeypatch)
     for num_parts, stacking in ((2, "auto"), (5, None)):
         tables = train(case, adam, num_parts, stacking, monkeypatch)
-        for name, table in alone.items():
-            np.testing.assert_array_equal(tables[name], table, err_msg=name)
-    for name, table in used(case, adam_of_twin(case)).items():
-        np.testing.assert_allclose(alone[name], table, atol=1e-5, err_msg=name)
+        assert_same(tables, alone)
+    assert_same(alone, used(case, adam_of_twin(case)), 1e-5)
 
 
 def test_untouched_part_advances_inside_of_sync_replicas_too(monkeypatch):
@@ -219,8 +215,7 @@ def test_untouched_part_advances_inside_of_sync_replicas_too(monkeypatch):
         )
         for num_parts in (1, 5)
     ]
-    for name, table in tables[0].items():
-        np.testing.assert_array_equal(tables[1][name], table, err_msg=name)
+    assert_same(tables[1], tables[0])
 
 
 def adam_of_twin(case):

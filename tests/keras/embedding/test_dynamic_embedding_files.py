@@ -1,16 +1,16 @@
 """Tables that grow in files, checkpoints and exported models."""
 
-import pathlib
-import subprocess
-import sys
-
 import dynamic_models as models
+import embedding_models
 import keras_variants
 import numpy as np
 import process_threads
+import programs
 import pytest
+import saved_models
 import tensorflow as tf
 from combinations import mostly_by_night
+from same import assert_same
 from waiting import in_thread, until
 
 import tf_syncrep as tfs
@@ -41,7 +41,8 @@ def functional(optimizer, size=None, width=4, strings=True):
     words = tfs.keras.Embedding(size, width, name="words")
     both = tf.keras.layers.Concatenate()([layer(ids), words(word)])
     model = tf.keras.Model([ids, word], tf.keras.layers.Dense(1)(both))
-    model.compile(optimizer, loss="mse")
+    # A few steps take less than a trace of each model.
+    model.compile(optimizer, loss="mse", run_eagerly=True)
     return model
 
 
@@ -182,37 +183,14 @@ def unnamed():
     vectors = [tfs.keras.Embedding(Dynamic(20), 2)(x) for x in ids]
     flat = tf.keras.layers.Flatten()(tf.keras.layers.Concatenate()(vectors))
     model = tf.keras.Model(ids, tf.keras.layers.Dense(1)(flat))
-    model.compile(tf.keras.optimizers.Adam(0.1), loss="mse")
+    model.compile(tf.keras.optimizers.Adam(0.1), loss="mse", run_eagerly=True)
     model.optimizer.build(model.trainable_variables)
     return model
 
 
-def save_and_load(kind, path):
-    """Returns functions that save and load a model."""
-    if kind == "weights":
-        file = f"{path}/x.weights.h5"
-        return lambda x: x.save_weights(file), lambda x: x.load_weights(file)
-    if kind == "checkpoint":
-        return (
-            lambda x: tfs.keras.Checkpoint(path, model=x).save().wait(),
-            lambda x: tfs.keras.Checkpoint(path, model=x).restore(),
-        )
-
-    def checkpoint_of(model):
-        optimizer = {"optimizer": model.optimizer} if "optimizer" in kind else {}
-        return tf.train.Checkpoint(model=model, **optimizer)
-
-    return (
-        lambda x: checkpoint_of(x).write(f"{path}/x"),
-        lambda x: checkpoint_of(x).read(f"{path}/x").assert_existing_objects_matched(),
-    )
-
-
-@pytest.mark.parametrize(
-    "kind", ["weights", "checkpoint", "TensorFlow", "TensorFlow, with optimizer"]
-)
+@pytest.mark.parametrize("kind", saved_models.KINDS)
 def test_files_fit_layers_to_which_keras_gives_other_names(kind, tmp_path):
-    save, load = save_and_load(kind, tmp_path)
+    save, load = saved_models.save_and_load(kind, tmp_path)
     saved, other = unnamed(), np.array([[8, 9]])
     examples = [np.array([[3, 4]]), np.array([[4, 5]])], np.ones((1, 1))
     saved.train_on_batch(*examples)
@@ -288,14 +266,11 @@ def test_checkpoint_of_another_width_is_refused_and_nothing_is_changed(tmp_path)
         before = other.get_weights()
         with pytest.raises(ValueError, match=message):
             tfs.keras.Checkpoint(str(tmp_path / "run"), model=other).restore()
-        for weights, was in zip(other.get_weights(), before, strict=True):
-            np.testing.assert_array_equal(weights, was)
+        assert_same(other.get_weights(), before)
 
 
 SERVES = """
 import sys
-import threading
-import time
 import numpy as np
 import tensorflow as tf
 assert "tf_syncrep" not in sys.modules
@@ -344,15 +319,8 @@ def test_exported_model_serves_where_the_package_is_not(way, strings, tmp_path):
     word = np.array(["w1", "w2", "nobody"]) if strings else np.array([1, 2, 10**15])
     given = [tf.constant(ids), tf.constant(word)]
     np.savez(tmp_path / "data.npz", expected=model(given), ids=ids, word=word)
-    result = subprocess.run(
-        [sys.executable, "-c", SERVES, folder, signature, str(tmp_path / "data.npz")],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=pathlib.Path(tf.__file__).parent,
-    )
-    assert result.returncode == 0, result.stderr
-    assert float(result.stdout.splitlines()[-1]) < 1e-5
+    arguments = folder, signature, str(tmp_path / "data.npz")
+    assert float(programs.run_without_package(SERVES, *arguments)[-1]) < 1e-5
     if way == "export":
         shapes = dict(tf.train.list_variables(f"{folder}/variables/variables"))
         assert max(shape[0] for shape in shapes.values() if shape) < 100
@@ -473,24 +441,6 @@ def test_empty_table_is_exported(tmp_path):
     assert np.any(model(tf.constant([5])) != 0)
 
 
-def test_slots_of_files_are_those_of_the_keys(tmp_path):
-    """The second model has another layout, and the slots follow the keys."""
-    first = models.growing(tfs.keras.AdamAsync(0.05))
-    first.fit(models.dataset(range(3), 8, True), verbose=0)
-    path = str(tmp_path / "model.weights.h5")
-    first.save_weights(path)
-    second = models.growing(tfs.keras.AdamAsync(0.05))
-    second(models.as_keys(models.all_ids()), training=True)  # in another order
-    second.optimizer.build(second.trainable_variables)
-    second.load_weights(path)
-    for model in (first, second):
-        model.fit(models.dataset(range(3), 8, True), verbose=0)
-    for name, (keys, vectors) in first.tables().items():
-        np.testing.assert_array_equal(keys, second.tables()[name].keys)
-        np.testing.assert_array_equal(vectors, second.tables()[name].vectors)
-    assert keras_variants.native(first.optimizer.iterations).numpy() == 6
-
-
 def one_table(optimizer, max_rows=20):
     """A model of one table, and its layer."""
     layer = tfs.keras.Embedding(Dynamic(max_rows), 4, name="words")
@@ -567,8 +517,7 @@ def test_sums_of_gradients_are_in_files_by_key(tmp_path):
     other.load_weights(str(tmp_path / "x.weights.h5"))
     for x in (model, other):
         step(x, [2], 1.0)
-    tf.nest.map_structure(
-        np.testing.assert_array_equal,
+    assert_same(
         layer.get_embedding_table(),
         same.get_embedding_table(),
     )
@@ -639,8 +588,7 @@ def test_loaded_rows_have_new_slots_in_another_model_that_shares_them(
         np.testing.assert_array_equal(values, np.full_like(values, initial), kind)
     for one in (saved, model):
         step(one, [8], 1.0)
-    tf.nest.map_structure(
-        np.testing.assert_array_equal,
+    assert_same(
         saved.shared.get_embedding_table(),
         model.shared.get_embedding_table(),
     )
@@ -661,10 +609,8 @@ def test_weights_are_those_of_rows_in_use_and_are_set_by_key():
         second.set_weights([np.full_like(x, 7) if x.ndim == 1 else x for x in weights])
     words.set_embedding_table(([1, 2], np.ones([2, 4])))
     second.set_weights(weights)
-    for got, expected in zip(second.get_weights(), weights, strict=True):
-        np.testing.assert_array_equal(got, expected)
-    tf.nest.map_structure(
-        np.testing.assert_array_equal,
+    assert_same(second.get_weights(), weights)
+    assert_same(
         words.get_embedding_table(),
         first.get_layer("words").get_embedding_table(),
     )
@@ -676,11 +622,8 @@ ROWS = 10_000
 def of_both_kinds(make=tfs.keras.AdamAsync):
     """A model with a table that grows and one of fixed size, both of many rows."""
     sizes = {"grows": Dynamic(2 * ROWS), "fixed": ROWS}
-    features = {
-        name: tfs.keras.FeatureConfig(name, tfs.keras.TableConfig(name, size, 4))
-        for name, size in sizes.items()
-    }
-    layer = tfs.keras.DistributedEmbedding(features)
+    tables = [tfs.keras.TableConfig(name, size, 4) for name, size in sizes.items()]
+    layer = embedding_models.layer_of(*tables)
     inputs = {name: tf.keras.Input((), dtype="int64", name=name) for name in sizes}
     outputs = tf.keras.layers.Add()(list(layer(inputs).values()))
     model = tf.keras.Model(inputs, outputs)
@@ -721,7 +664,7 @@ def test_tables_set_while_a_checkpoint_is_written_are_in_the_next_one(
         other, same = of_both_kinds(make)
         tfs.keras.Checkpoint(str(tmp_path), model=other).restore()
         restored = [same.get_embedding_tables()[name] for name in ("fixed", "grows")]
-        tf.nest.map_structure(np.testing.assert_array_equal, tables, restored)
+        assert_same(tables, restored)
         tfs.keras.Checkpoint(str(tmp_path), model=model).save()
 
 
@@ -779,4 +722,4 @@ def test_checkpoint_begins_when_tables_are_set_that_are_being_set(
     other, same = of_both_kinds()
     tfs.keras.Checkpoint(str(tmp_path / "run"), model=other).restore()
     restored = [same.get_embedding_tables()[name] for name in ("fixed", "grows")]
-    tf.nest.map_structure(np.testing.assert_array_equal, tables, restored)
+    assert_same(tables, restored)

@@ -4,14 +4,14 @@ import ast
 import collections
 import copy
 import pickle
-import subprocess
-import sys
 
+import embedding_models
 import keras_variants
 import numpy as np
 import programs
 import pytest
 import tensorflow as tf
+from same import assert_same
 
 import tf_syncrep as tfs
 from tf_syncrep.python.keras.embedding import embedding
@@ -134,6 +134,7 @@ print("RESULT", [
 """
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("has_package", [True, False])
 def test_saved_model_is_loaded_by_a_fresh_process(has_package, tmp_path):
     model = model_with_table()
@@ -144,19 +145,11 @@ def test_saved_model_is_loaded_by_a_fresh_process(has_package, tmp_path):
     )
     if has_package:
         finished = programs.run_source(code, str(path))
+        assert finished.returncode == 0, finished.stderr[-3000:]
+        lines = finished.stdout.splitlines()
     else:
-        # The process ignores PYTHONPATH, on which the package is.
-        finished = subprocess.run(
-            [sys.executable, "-I", "-c", code, str(path)],
-            stdin=subprocess.DEVNULL,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-    assert finished.returncode == 0, finished.stderr[-3000:]
-    (line,) = [x for x in finished.stdout.splitlines() if x.startswith("RESULT")]
+        lines = programs.run_without_package(code, str(path))
+    (line,) = [x for x in lines if x.startswith("RESULT")]
     is_imported, home, optimizer, vector = ast.literal_eval(line.removeprefix("RESULT"))
     is_ours = has_package and keras_variants.IS_KERAS_3
     assert is_imported == has_package
@@ -306,8 +299,7 @@ def test_copies_and_what_pickle_makes_are_equal_layers(layer, is_built, copied):
     assert type(again) is type(layer)
     assert again is not layer
     assert again.get_config() == layer.get_config()
-    for value, expected in zip(again.get_weights(), layer.get_weights(), strict=True):
-        np.testing.assert_array_equal(value, expected)
+    assert_same(again.get_weights(), layer.get_weights())
     ids = tf.constant([[3, 5]])
     assert again(ids).shape == layer(ids).shape
 
@@ -329,13 +321,11 @@ def test_weights_of_models_do_not_tell_of_parts():
         model.get_weights(),
         [*model.layers[0].get_weights(), *expected[1:]],
     ):
-        for got, want in zip(weights, expected, strict=True):
-            np.testing.assert_array_equal(got, want)
+        assert_same(weights, expected)
     np.testing.assert_array_equal(parted.get_weights()[0], whole.get_weights()[0] + 1)
     with pytest.raises(ValueError, match=r"Received: weights of shapes \[\(3, 8\)"):
         model.set_weights([expected[0][:3], *expected[1:]])
-    for got, want in zip(model.get_weights(), expected, strict=True):
-        np.testing.assert_array_equal(got, want)
+    assert_same(model.get_weights(), expected)
 
 
 @pytest.mark.parametrize("shards", [0, -1, 1.5, True, "2"])
@@ -449,12 +439,8 @@ def test_clipping_of_parts_by_themselves_is_told_once(shards, make, said, caplog
 
 
 def test_clipping_of_stacked_tables_by_themselves_is_told(caplog):
-    layer = tfs.keras.DistributedEmbedding(
-        [
-            tfs.keras.FeatureConfig(name, tfs.keras.TableConfig(name, 9, 4))
-            for name in ("users", "films")
-        ]
-    )
+    tables = [tfs.keras.TableConfig(name, 9, 4) for name in ("users", "films")]
+    layer = embedding_models.layer_of(*tables)
     layer.build()
     optimizer = tf.keras.optimizers.SGD(1.0, clipnorm=0.1)
     optimizer.build(layer.trainable_variables)

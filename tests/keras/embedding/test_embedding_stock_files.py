@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from combinations import thinned
+from same import assert_same
 
 import tf_syncrep as tfs
 
@@ -19,15 +20,11 @@ SAME_SHAPES = [(1, None), (2, "auto")]
 def layer_of(layout, monkeypatch, sizes=models.SIZES, build=True):
     num_parts, stacking = layout
     monkeypatch.setattr(NUM_PARTS, lambda: num_parts)
-    features = {
-        name: tfs.keras.FeatureConfig(
-            name, tfs.keras.TableConfig(name, size, models.WIDTHS.get(name, 4))
-        )
+    tables = [
+        tfs.keras.TableConfig(name, size, models.WIDTHS.get(name, 4))
         for name, size in sizes.items()
-    }
-    layer = tfs.keras.DistributedEmbedding(
-        features, table_stacking=stacking, name="tables"
-    )
+    ]
+    layer = models.layer_of(*tables, table_stacking=stacking, name="tables")
     if build:
         layer.build()
     return layer
@@ -54,7 +51,7 @@ def train(model, sizes, steps):
     for step in steps:
         draw = np.random.default_rng(step)
         ids = {name: draw.integers(0, n, EXAMPLES) for name, n in sizes.items()}
-        models.train_on_batch(model, ids, draw.normal(size=(EXAMPLES, 1)))
+        keras_variants.train_on_batch(model, ids, draw.normal(size=(EXAMPLES, 1)))
 
 
 def tables_of(sizes):
@@ -67,9 +64,8 @@ def tables_of(sizes):
 
 def values_of(model):
     """Everything that loading a file could change."""
-    variables = model.optimizer.variables
-    own = variables if isinstance(variables, list) else variables()
-    return [np.asarray(keras_variants.native(v)) for v in [*model.variables, *own]]
+    variables = keras_variants.all_variables(model)
+    return [np.asarray(keras_variants.native(v)) for v in variables]
 
 
 @pytest.mark.parametrize("saved", LAYOUTS[::3])
@@ -85,8 +81,7 @@ def test_tensorflows_checkpoint_holds_tables_for_any_layout(
             checkpoint = tf.train.Checkpoint(layer=other)
             status = checkpoint.restore(path)
             other.build()
-            for name, table in models.initial_tables().items():
-                np.testing.assert_array_equal(other.get_embedding_tables()[name], table)
+            assert_same(other.get_embedding_tables(), models.initial_tables())
             if layout == saved:
                 status.assert_consumed()
             # Its own checkpoints are as if it had never been restored.
@@ -104,8 +99,7 @@ def test_tensorflows_checkpoint_of_other_tables_is_an_error(tmp_path, monkeypatc
     message = r"'users' of layer 'tables' has shape \(51, 6\).*users \[50, 6\]"
     with pytest.raises(ValueError, match=message):
         tf.train.Checkpoint(layer=other).restore(path)
-    for name, table in other.get_embedding_tables().items():
-        np.testing.assert_array_equal(table, before[name])
+    assert_same(other.get_embedding_tables(), before)
 
 
 def test_tensorflows_checkpoint_goes_on_in_the_same_layout(tmp_path, monkeypatch):
@@ -123,8 +117,7 @@ def test_tensorflows_checkpoint_goes_on_in_the_same_layout(tmp_path, monkeypatch
     checkpoint.restore(path).assert_consumed()
     for some in (model, other):
         train(some, sizes, range(STEPS, 2 * STEPS))
-    for value, expected in zip(values_of(other), values_of(model), strict=True):
-        np.testing.assert_array_equal(value, expected)
+    assert_same(values_of(other), values_of(model))
 
 
 @thinned(
@@ -158,8 +151,7 @@ def test_tensorflows_checkpoint_of_another_layout_with_an_optimizer_is_an_error(
     if message == "incompatible tensor":
         return
     assert "tfs.keras.Checkpoint" in str(raised.value)
-    for value, expected in zip(values_of(other), before, strict=True):
-        np.testing.assert_array_equal(value, expected)
+    assert_same(values_of(other), before)
 
 
 @pytest.mark.parametrize("shards", [2, 3])
@@ -198,8 +190,7 @@ def test_slots_of_keras_never_get_in_wrong_places_in_silence(tmp_path, monkeypat
         make(other, tf.keras.optimizers.Adam(0.1)).load_weights(path)
     same = make(layout, tf.keras.optimizers.Adam(0.1))
     same.load_weights(path)
-    for value, expected in zip(values_of(same), values_of(saved), strict=True):
-        np.testing.assert_array_equal(value, expected)
+    assert_same(values_of(same), values_of(saved))
     # This works if no slot is numbered. The checkpoint of Keras 2 has slots.
     sgd = [tf.keras.optimizers.SGD] if keras_variants.IS_KERAS_3 else []
     for optimizer in (tfs.keras.AdamAsync, *sgd):
@@ -236,9 +227,10 @@ def test_slots_of_a_layer_of_one_table_are_loaded_in_any_layout(
         model.compile(tfs.keras.AdamAsync(0.1), loss="mse")
         return model
 
-    def train(model, targets):
-        for target in targets:
-            models.train_on_batch(model, words, np.full([2, 28], target, np.float32))
+    def train(model, numbers):
+        for target in numbers:
+            targets = np.full([2, 28], target, np.float32)
+            keras_variants.train_on_batch(model, words, targets)
         return model.predict_on_batch(words)
 
     model, other = make(saved), make(shards)

@@ -1,5 +1,6 @@
 """Files that some tables of a layer do not fit."""
 
+import embedding_models
 import keras_variants
 import numpy as np
 import pytest
@@ -17,13 +18,8 @@ def two_tables(sizes, optimizer, ids=(1, 2)):
     """A model with tables of a size and width each, after a step."""
     tf.keras.utils.set_random_seed(len(str(sizes)))
     inputs = {name: tf.keras.Input((), dtype="int64", name=name) for name in sizes}
-    layer = tfs.keras.DistributedEmbedding(
-        {
-            name: tfs.keras.FeatureConfig(name, tfs.keras.TableConfig(name, *size))
-            for name, size in sizes.items()
-        },
-        name="tables",
-    )
+    tables = [tfs.keras.TableConfig(name, *size) for name, size in sizes.items()]
+    layer = embedding_models.layer_of(*tables, name="tables")
     joined = tf.keras.layers.Concatenate()(list(layer(inputs).values()))
     model = tf.keras.Model(inputs, joined)
     batch = {name: np.array(ids) for name in sizes}

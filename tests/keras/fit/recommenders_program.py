@@ -1,7 +1,7 @@
-"""Trains models of TensorFlow Recommenders in one process, and then on a cluster.
+"""Trains a model of TensorFlow Recommenders in one process, and then on a cluster.
 
-They are models of its tutorials: basic retrieval, basic ranking, and both tasks at
-once. They need Keras 2, which is `TF_USE_LEGACY_KERAS=1` where there is another one.
+It is a model of its tutorials, with the tasks of the others: retrieval and ranking. It
+needs Keras 2, which is `TF_USE_LEGACY_KERAS=1` where there is another one.
 """
 
 import json
@@ -69,57 +69,6 @@ def ranking_task():
     )
 
 
-class Retrieval(tfrs.Model):
-    """Two towers, whose product says which film a user sees."""
-
-    def __init__(self):
-        super().__init__()
-        self.user_model, self.movie_model = tower(USER_IDS), tower(TITLES)
-        self.task = retrieval_task()
-
-    def compute_loss(self, features, training=False):
-        del training
-        users = self.user_model(features["user_id"])
-        return self.task(users, self.movie_model(features["movie_title"]))
-
-
-class Stars(tf.keras.Model):
-    """Predicts the stars that a user gives to a film."""
-
-    def __init__(self):
-        super().__init__()
-        self.user_embeddings, self.movie_embeddings = tower(USER_IDS), tower(TITLES)
-        self.ratings = tf.keras.Sequential(
-            [
-                layers.Dense(16, activation="relu"),
-                layers.Dense(8, activation="relu"),
-                layers.Dense(1),
-            ]
-        )
-
-    def call(self, inputs):
-        user, title = inputs
-        embedded = [self.user_embeddings(user), self.movie_embeddings(title)]
-        return self.ratings(tf.concat(embedded, axis=1))
-
-
-class Ranking(tfrs.Model):
-    """The task of predicting stars, which takes them out of its features."""
-
-    def __init__(self):
-        super().__init__()
-        self.ranking_model = Stars()
-        self.task = ranking_task()
-
-    def call(self, features):
-        return self.ranking_model((features["user_id"], features["movie_title"]))
-
-    def compute_loss(self, features, training=False):
-        del training
-        labels = features.pop("user_rating")
-        return self.task(labels=labels, predictions=self(features))
-
-
 class BothTasks(tfrs.Model):
     """The same towers for both tasks, whose losses have weights."""
 
@@ -149,27 +98,25 @@ class BothTasks(tfrs.Model):
 
 # The logs also have the losses of last steps.
 METRICS = ("error_of_stars", "retrieval_loss")
-MODELS = {"retrieval": Retrieval, "ranking": Ranking, "both tasks": BothTasks}
 
 
 def main(is_of_cluster):
-    """The results for each model, in this process or on the cluster of `TF_CONFIG`."""
+    """The results of each way, in this process or on the cluster of `TF_CONFIG`."""
     strategy = make_strategy() if is_of_cluster else tf.distribute.get_strategy()
     ways = {"sent": batches()} | ({"of workers": batches} if is_of_cluster else {})
     results = {}
-    for name, make in MODELS.items():
-        for way, data in ways.items():
-            tf.keras.utils.set_random_seed(1)
-            with strategy.scope():
-                model = make()
-                model.compile(tf.keras.optimizers.Adagrad(0.1))
-            fit = tfs.keras.fit if is_of_cluster else type(model).fit
-            history = fit(model, data, epochs=EPOCHS, verbose=0)
-            results[f"{name}, {way}"] = {
-                "weights": [x.numpy().tolist() for x in model.trainable_variables],
-                "iterations": int(model.optimizer.iterations.numpy()),
-                "metrics": {k: v for k, v in history.history.items() if k in METRICS},
-            }
+    for way, data in ways.items():
+        tf.keras.utils.set_random_seed(1)
+        with strategy.scope():
+            model = BothTasks()
+            model.compile(tf.keras.optimizers.Adagrad(0.1))
+        fit = tfs.keras.fit if is_of_cluster else tf.keras.Model.fit
+        history = fit(model, data, epochs=EPOCHS, verbose=0)
+        results[way] = {
+            "weights": [x.numpy().tolist() for x in model.trainable_variables],
+            "iterations": int(model.optimizer.iterations.numpy()),
+            "metrics": {k: v for k, v in history.history.items() if k in METRICS},
+        }
     return results
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from counter_layer import Counter
+from keras_variants import Counter
 
 import tf_syncrep as tfs
 from tf_syncrep.python.keras.fit.building import build

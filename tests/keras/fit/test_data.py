@@ -7,7 +7,7 @@ import fit_data
 import numpy as np
 import pytest
 import tensorflow as tf
-from traced_functions import traced_functions
+from compat import traced_functions
 
 import tf_syncrep as tfs
 from tf_syncrep.python.keras.compat import data_adapters

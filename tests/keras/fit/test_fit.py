@@ -23,7 +23,6 @@ import numpy as np
 import programs
 import pytest
 import tensorflow as tf
-from combinations import mostly_by_night
 
 import tf_syncrep as tfs
 
@@ -120,7 +119,7 @@ def run(names):
     stock = Side(contextlib.nullcontext, is_stock=True)
     ours = Side(keras_sync_replicas.make_strategy().scope, is_stock=False)
     said = outcome(fit_scenarios.every_batch_once, ours)
-    scenarios = fit_scenarios.SCENARIOS | fit_data.VALIDATED
+    scenarios = fit_scenarios.SCENARIOS
     # Once it is installed, models outside the scope are refused.
     expected = {name: outcome(scenarios[name], stock) for name in names}
     tfs.keras.install_fit()
@@ -193,14 +192,6 @@ def test_one_worker_does_what_model_fit_does(outcomes, scenario):
     assert_as_model_fit_does(outcomes, scenario)
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("kind", mostly_by_night(fit_data.VALIDATED, "dataset"))
-def test_all_kinds_of_data_are_validated_on_beside_each(kind):
-    with clusters.Cluster(num_workers=1, num_ps=2) as cluster:
-        outcomes = programs.call(run, [kind], env=cluster.environment())
-    assert_as_model_fit_does(outcomes, kind)
-
-
 @pytest.mark.skipif(
     not keras_variants.IS_KERAS_3, reason="fit of Keras 2 itself runs there"
 )
@@ -236,9 +227,9 @@ def what_tensorflow_says_of_first_steps():
 
 @pytest.mark.ci
 def test_first_steps_make_tensorflow_say_nothing():
-    with clusters.Cluster(num_workers=1, num_ps=1) as cluster:
-        env = cluster.environment()
-        assert not programs.call(what_tensorflow_says_of_first_steps, env=env)
+    assert not clusters.call(
+        what_tensorflow_says_of_first_steps, num_workers=1, num_ps=1
+    )
 
 
 def what_is_logged_of_a_missing_file(path):
@@ -264,9 +255,9 @@ def what_is_logged_of_a_missing_file(path):
 @pytest.mark.ci
 def test_a_missing_file_is_few_lines_of_the_log(tmp_path):
     path = str(tmp_path / "missing")
-    with clusters.Cluster(num_workers=1, num_ps=1) as cluster:
-        env = cluster.environment()
-        lines = programs.call(what_is_logged_of_a_missing_file, path, env=env)
+    lines = clusters.call(
+        what_is_logged_of_a_missing_file, path, num_workers=1, num_ps=1
+    )
     assert any(f"{path}; No such file" in line for line in lines)
     # Twice the error, which TensorFlow may put together from those of several ops.
     assert len(lines) < 40, "\n".join(lines)

@@ -8,8 +8,8 @@ import numpy as np
 import programs
 import pytest
 import tensorflow as tf
-from counter_layer import Counter
 from keras_sync_replicas import make_strategy
+from keras_variants import Counter
 
 import tf_syncrep as tfs
 
@@ -29,7 +29,6 @@ ARGUMENTS = {
     "specificity": 0.5,
     "target_class_ids": [0],
 }
-NUM_BATCHES = 20
 # These are of the last batch alone, or random.
 NOT_COMPARED = {"computed", "weight", "drawing", "drawn"}
 # Steps of an execution: by day one for Keras 3, and several for Keras 2.
@@ -275,8 +274,7 @@ def measured(per_execution):
 @pytest.fixture(scope="module")
 def outcome(request):
     steps = programs.wanted(request, "steps")
-    with clusters.Cluster(num_workers=2, num_ps=2) as cluster:
-        return programs.call(measured, steps, env=cluster.environment())
+    return clusters.call(measured, steps)
 
 
 @per_execution

@@ -355,8 +355,7 @@ def run(names, folder):
 def undisturbed(request, tmp_path_factory):
     names = [*programs.wanted(request, "name"), "refused", "slow"]
     folder = str(tmp_path_factory.mktemp("passes"))
-    with clusters.Cluster(num_workers=WORKERS, num_ps=2) as cluster:
-        return programs.call(run, names, folder, env=cluster.environment())
+    return clusters.call(run, names, folder, num_workers=WORKERS)
 
 
 @pytest.mark.ci
@@ -479,29 +478,44 @@ def test_what_has_no_end_and_what_has_nothing_is_refused(undisturbed):
 
 @pytest.mark.ci
 @pytest.mark.parametrize(
-    ("scenario", "comes_back"),
+    ("scenario", "seed", "comes_back"),
     [
-        ("killed", False),
-        pytest.param("killed", True, marks=pytest.mark.slow),
-        pytest.param("killed executions", True, marks=pytest.mark.slow),
+        ("killed", 0, False),
+        pytest.param("killed", 0, True, marks=pytest.mark.slow),
+        pytest.param("killed executions", 0, True, marks=pytest.mark.slow),
+        pytest.param(
+            "killed often", 0, True, marks=[pytest.mark.slow, pytest.mark.one_version]
+        ),
+        *(
+            pytest.param(often, seed, True, marks=pytest.mark.soak)
+            for often in ("killed often", "killed often synchronous")
+            for seed in range(1, 6)
+        ),
     ],
 )
-def test_what_a_lost_worker_had_begun_is_read_by_others(tmp_path, scenario, comes_back):
+def test_what_lost_workers_had_begun_is_read_by_others(
+    tmp_path, scenario, seed, comes_back
+):
+    draw, is_often = random.Random(seed), "often" in scenario
+    kills = len(KILLS_AT) if is_often else 1
     with clusters.Cluster(num_workers=WORKERS, num_ps=2) as cluster:
         command = programs.call_command(run, [scenario], str(tmp_path))
         cluster.start("chief", command)
-        cluster.wait_for_output("chief", "kill 0.")
-        cluster.kill("worker-1")
-        (tmp_path / "killed-0").touch()
-        if comes_back:
-            cluster.restart("worker-1")
+        for kill in range(kills):
+            cluster.wait_for_output("chief", f"kill {kill}.")
+            worker = f"worker-{draw.randrange(WORKERS)}"
+            cluster.kill(worker)
+            (tmp_path / f"killed-{kill}").touch()
+            if comes_back:
+                cluster.restart(worker)
         assert cluster.wait("chief") == 0, cluster.output("chief")
         result = programs.result_in(cluster.output("chief"))[scenario]
+    assert result["stats"]["repeated"] >= is_often
     at_once = PER_EXECUTION if "executions" in scenario else 1
-    assert_accounted_for(result, epochs=2, kills=1, per_execution=at_once)
+    assert_accounted_for(result, EPOCHS_OF_KILLS if is_often else 2, kills, at_once)
 
 
-def assert_accounted_for(result, epochs, kills, per_execution=1):
+def assert_accounted_for(result, epochs, kills, per_execution):
     """Asserts that everything was read, and that repeated reads are counted.
 
     Of the batches that a killed worker had read for an execution, the last one alone is
@@ -516,43 +530,13 @@ def assert_accounted_for(result, epochs, kills, per_execution=1):
     assert again <= PER_ITEM * stats["repeated"] + kills
 
 
-@pytest.mark.ci
-@pytest.mark.one_version
-@pytest.mark.parametrize(
-    ("synchronous", "seed"),
-    [
-        pytest.param(False, 0, marks=pytest.mark.slow),
-        *(
-            pytest.param(synchronous, seed, marks=pytest.mark.soak)
-            for synchronous in (False, True)
-            for seed in range(1, 6)
-        ),
-    ],
-)
-def test_whatever_workers_die_all_is_read_and_counted(tmp_path, synchronous, seed):
-    draw = random.Random(seed)
-    name = "killed often synchronous" if synchronous else "killed often"
-    with clusters.Cluster(num_workers=WORKERS, num_ps=2) as cluster:
-        cluster.start("chief", programs.call_command(run, [name], str(tmp_path)))
-        for kill in range(len(KILLS_AT)):
-            cluster.wait_for_output("chief", f"kill {kill}.")
-            worker = f"worker-{draw.randrange(WORKERS)}"
-            cluster.kill(worker)
-            (tmp_path / f"killed-{kill}").touch()
-            cluster.restart(worker)
-        assert cluster.wait("chief") == 0, cluster.output("chief")
-        result = programs.result_in(cluster.output("chief"))[name]
-    assert result["stats"]["repeated"] >= 1
-    assert_accounted_for(result, epochs=EPOCHS_OF_KILLS, kills=len(KILLS_AT))
-
-
 @pytest.mark.slow
 def test_servers_of_one_thread_answer_while_workers_wait_for_gate_and_queue(tmp_path):
     name = "queue synchronous"
     env = {threads.INTER_OP_VARIABLE: "1", threads.INTRA_OP_VARIABLE: "1"}
-    with clusters.Cluster(num_workers=WORKERS, num_ps=2, env=env) as cluster:
-        env = cluster.environment()
-        result = programs.call(run, [name], str(tmp_path), env=env)[name]
+    result = clusters.call(run, [name], str(tmp_path), num_workers=WORKERS, env=env)[
+        name
+    ]
     assert set(result["seen"]) == {2}
     assert result["stats"]["in_flight"] == 0
 

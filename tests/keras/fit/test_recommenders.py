@@ -1,4 +1,4 @@
-"""Models of TensorFlow Recommenders, trained by tfs.keras.fit on a cluster.
+"""A model of TensorFlow Recommenders, trained by tfs.keras.fit on a cluster.
 
 Its tasks branch on tensors, which AutoGraph has to convert, and its models have a
 `train_step` of their own. It needs Keras 2, whichever Keras the other tests are run
@@ -13,9 +13,9 @@ import sys
 import clusters
 import commands
 import keras_variants
-import numpy as np
 import programs
 import pytest
+from same import assert_same
 
 PROGRAM = pathlib.Path(__file__).parent / "recommenders_program.py"
 STEPS = 3 * 20
@@ -32,12 +32,11 @@ pytestmark = [
         keras_variants.IS_KERAS_3 and not HAS_TF_KERAS, reason="needs Keras 2"
     ),
 ]
-models = pytest.mark.parametrize("model", ["retrieval", "ranking", "both tasks"])
 ways = pytest.mark.parametrize("way", ["sent", "of workers"])
 
 
 def trained(is_on_cluster, environment):
-    """Runs the program; returns its results by model and way of reading."""
+    """Runs the program; returns its results by way of reading."""
     env = {
         **environment,
         **programs.environment(),
@@ -63,24 +62,21 @@ def on_cluster():
     return results
 
 
-@models
 @ways
 def test_one_worker_trains_as_stock_fit_does_in_one_process(
-    in_one_process, on_cluster, model, way
+    in_one_process, on_cluster, way
 ):
-    expected = in_one_process[f"{model}, sent"]
-    result = on_cluster[1][f"{model}, {way}"]
+    expected = in_one_process["sent"]
+    result = on_cluster[1][way]
     assert result["iterations"] == expected["iterations"] == STEPS
     for name, values in expected["metrics"].items():
         assert result["metrics"][name] == pytest.approx(values, rel=1e-4)
-    for x, y in zip(result["weights"], expected["weights"], strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+    assert_same(result["weights"], expected["weights"], 1e-4)
 
 
-@models
 @ways
-def test_two_workers_train_on_each_batch_and_learn(on_cluster, model, way):
-    result = on_cluster[2][f"{model}, {way}"]
+def test_two_workers_train_on_each_batch_and_learn(on_cluster, way):
+    result = on_cluster[2][way]
     assert result["iterations"] == STEPS
     for first, *_, last in result["metrics"].values():
         assert last < 0.97 * first

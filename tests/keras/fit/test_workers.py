@@ -1,9 +1,6 @@
 """tfs.keras.fit with several workers at once, on a cluster of real processes.
 
-Without it, users of Keras 3 have only a loop of scheduled `model.train_step`, which
-loses steps: of 400 steps of 3 workers `iterations` had 261, a Mean 249, a Sum 988 of
-1600 and a generator of seeds 266; a Mean of ones was 1.06, and some steps drew the same
-random numbers.
+docs/fit.md has what a loop of scheduled steps loses without it.
 """
 
 import gc
@@ -14,13 +11,12 @@ import clusters
 import fit_scenarios
 import keras_variants
 import numpy as np
-import programs
 import pytest
 import sync_accounting
 import tensorflow as tf
+from compat import traced_functions
 from keras_sync_replicas import make_strategy
 from programs import error_of
-from traced_functions import traced_functions
 
 import tf_syncrep as tfs
 
@@ -180,20 +176,15 @@ def counts(strategy):
     return result
 
 
-def evaluation(strategy):
-    model = small_model(strategy, metrics=["mae"])
+def functions_of_second_evaluations(strategy):
+    model = small_model(strategy)
     words, targets = fit_scenarios.WORDS, fit_scenarios.TARGETS
-    errors = model(words).numpy() - targets
-    results = tfs.keras.evaluate(model, words, targets, batch_size=5, verbose=0)
+    tfs.keras.evaluate(model, words, targets, batch_size=5, verbose=0)
     tfs.keras.predict(model, words, batch_size=5, verbose=0)
     with traced_functions() as traced:
         tfs.keras.evaluate(model, words[::-1], targets, batch_size=5, verbose=0)
         tfs.keras.predict(model, words[::-1], batch_size=5, verbose=0)
-    return {
-        "expected": [float(np.mean(errors**2)), float(np.mean(np.abs(errors)))],
-        "actual": results,
-        "functions of second calls": len(traced),
-    }
+    return len(traced)
 
 
 def kept_after_fit(strategy):
@@ -428,7 +419,7 @@ def trainings():
     strategy = make_strategy()
     return {
         "counts": counts(strategy),
-        "evaluation": evaluation(strategy),
+        "second evaluations": functions_of_second_evaluations(strategy),
         "failures": failures(strategy),
         "readers": readers(strategy),
         "refusals": refusals(strategy, made_before, model_before),
@@ -439,8 +430,7 @@ def trainings():
 
 @pytest.fixture(scope="module")
 def training():
-    with clusters.Cluster(num_workers=3, num_ps=2) as cluster:
-        return programs.call(trainings, env=cluster.environment())
+    return clusters.call(trainings, num_workers=3)
 
 
 @pytest.mark.parametrize(
@@ -471,14 +461,9 @@ def test_no_two_steps_draw_the_same_random_numbers(training, name):
     assert training["counts"][name]["different_draws"] == STEPS
 
 
-def test_each_batch_is_evaluated_exactly_once(training):
-    evaluation = training["evaluation"]
-    assert evaluation["actual"] == pytest.approx(evaluation["expected"], rel=1e-5)
-
-
 def test_evaluating_and_predicting_again_sends_no_functions_to_tasks(training):
     """Each task would have to answer, a busy or hung one too, before it goes on."""
-    assert training["evaluation"]["functions of second calls"] == 0
+    assert training["second evaluations"] == 0
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from combinations import mostly_by_night, thinned
+from same import assert_same
 
 import tf_syncrep as tfs
 
@@ -189,11 +190,6 @@ def steps(model, first, last):
         model.train_on_batch(ids_of(step), np.zeros([5, 1], np.float32))
 
 
-def assert_tables(model, expected):
-    for name, table in expected.items():
-        np.testing.assert_array_equal(model.tables()[name], table, err_msg=name)
-
-
 # Frozen, so that the gradient of a table does not depend on the kernel's training.
 def compiled(name, parts, monkeypatch, **options):
     make, rate = OPTIMIZERS[name]
@@ -221,7 +217,7 @@ def test_tables_have_the_same_bits_in_any_number_of_parts(name, monkeypatch):
         for variable in model.trainable_variables:
             assert count_of(model.optimizer, variable) == -6
         expected = expected or tables
-        assert_tables(model, expected)
+        assert_same(model.tables(), expected)
         assert all(len(np.unique(x)) > 1 for x in tables.values())
 
 
@@ -237,7 +233,7 @@ def test_a_checkpoint_goes_on_in_other_parts_with_the_same_bits(
         checkpoint.restore()
         steps(model, 2 * number, 2 * number + 2)
         checkpoint.save(wait=True)
-    assert_tables(model, twin.tables())
+    assert_same(model.tables(), twin.tables())
 
 
 @each_kernel
@@ -258,41 +254,7 @@ def test_files_go_on_with_the_same_bits(name, saved_as, tmp_path, monkeypatch):
         saver = tf.train.Checkpoint(model=other, optimizer=other.optimizer)
         saver.restore(path).assert_consumed()
     steps(other, 3, 6)
-    assert_tables(other, twin.tables())
-
-
-@each_optimizer
-def test_keras_files_go_on_with_the_same_bits(name, tmp_path):
-    make, rate = OPTIMIZERS[name]
-    # Files of Keras 2 cannot hold bfloat16.
-    dtype = "bfloat16" if keras_variants.IS_KERAS_3 else "float16"
-
-    def make_model():
-        layers = tf.keras.layers
-        table = tfs.keras.Embedding(
-            ROWS, DIM, dtype=dtype, embeddings_initializer="ones"
-        )
-        pooled = layers.GlobalAveragePooling1D(dtype=dtype)
-        model = tf.keras.Sequential([layers.Input([2], dtype="int32"), table, pooled])
-        optimizer = make(rate, stochastic_rounding=True)
-        model.compile(optimizer, loss="mse", jit_compile=False)
-        return model
-
-    def fit(model, first, last):
-        for step in range(first, last):
-            ids = np.random.default_rng(step).permutation(ROWS)[:16].reshape(8, 2)
-            model.train_on_batch(ids, np.zeros([8, DIM], np.float32))
-
-    twin, model = make_model(), make_model()
-    fit(twin, 0, 6)
-    fit(model, 0, 3)
-    model.save(tmp_path / "model.keras")
-    loaded = tf.keras.models.load_model(tmp_path / "model.keras")
-    assert loaded.optimizer.stochastic_rounding
-    fit(loaded, 3, 6)
-    (table,), (expected,) = loaded.trainable_variables, twin.trainable_variables
-    np.testing.assert_array_equal(as_float(table), as_float(expected))
-    assert count_of(loaded.optimizer, table) == -6
+    assert_same(other.tables(), twin.tables())
 
 
 @pytest.mark.parametrize("name", ["rowwise_adagrad", "adam_async"])
@@ -344,13 +306,3 @@ def test_rounds_are_updated_once(name, wrapper, monkeypatch):
         if keras_variants.native(variable).dtype == tf.bfloat16:
             assert count_of(inner, variable) == -6
     assert all(len(np.unique(x)) > 1 for x in model.tables().values())
-
-
-def test_v1_optimizers_do_not_have_the_argument():
-    for kind in (
-        *(tfs.train.AdamAsyncOptimizer, tfs.train.AdagradOptimizer),
-        *(tfs.train.FtrlOptimizer, tfs.train.MomentumOptimizer),
-        tfs.train.GradientDescentOptimizer,
-    ):
-        with pytest.raises(TypeError, match="stochastic_rounding"):
-            kind(learning_rate=0.1, stochastic_rounding=True)

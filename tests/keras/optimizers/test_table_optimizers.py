@@ -1,12 +1,16 @@
 """Tables with optimizers of their own, beside as many optimizers by hand."""
 
+import functools
+
 import embedding_models as models
 import keras_variants
 import numpy as np
 import pytest
+import saved_models
 import tensorflow as tf
 from combinations import thinned
 from keras_variants import IS_KERAS_3
+from same import assert_same
 
 import tf_syncrep as tfs
 from tf_syncrep.python.keras.optimizers.own_optimizers import OwnOptimizer
@@ -70,11 +74,6 @@ def state(model):
     return {**model.tables(), "kernel": model.dense.get_weights()[0]}
 
 
-def assert_equal(actual, expected):
-    for name, value in expected.items():
-        np.testing.assert_array_equal(actual[name], value, err_msg=name)
-
-
 def assert_moved(model, initial=None):
     for name, table in (initial or models.initial_tables()).items():
         assert not np.allclose(model.tables()[name], table, atol=1e-3), name
@@ -108,15 +107,15 @@ def test_trains_as_optimizers_by_hand_do(pair):
     train_by_hand(expected, by_hand)
     model = make(own(pair), tfs.keras.TableOptimizers(model_of_all()))
     for step in range(STEPS):
-        models.train_on_batch(model, *models.batch(EXAMPLES, step))
-    assert_equal(state(model), state(expected))
+        keras_variants.train_on_batch(model, *models.batch(EXAMPLES, step))
+    assert_same(state(model), state(expected))
     assert_moved(model)
     assert [int(x.iterations) for x in model.optimizer.all_optimizers()] == 3 * [STEPS]
     # The averages are taken over at the end of `fit`, by each for its own.
     model.optimizer.finalize_variable_values(model.trainable_variables)
     for optimizer, group in zip(by_hand, groups_of(expected), strict=True):
         optimizer.finalize_variable_values(group)
-    assert_equal(state(model), state(expected))
+    assert_same(state(model), state(expected))
 
 
 def test_trains_in_fit_as_by_hand():
@@ -127,8 +126,7 @@ def test_trains_in_fit_as_by_hand():
     ids = {k: np.concatenate([x[k] for x, _ in batches]) for k in batches[0][0]}
     targets = np.concatenate([y for _, y in batches])
     model.fit(ids, targets, batch_size=EXAMPLES, shuffle=False, verbose=0)
-    for name, value in state(expected).items():
-        np.testing.assert_allclose(state(model)[name], value, rtol=1e-5, atol=1e-6)
+    assert_same(state(model), state(expected), 1e-5)
     assert int(model.optimizer.iterations) == STEPS
 
 
@@ -144,7 +142,7 @@ def test_global_norm_is_that_of_all_gradients():
     apart = make(None, tfs.keras.AdamAsync(0.05), table_stacking=None)
     for step in range(STEPS):
         for x in (expected, model, apart):
-            models.train_on_batch(x, *models.batch(EXAMPLES, step))
+            keras_variants.train_on_batch(x, *models.batch(EXAMPLES, step))
     for name, value in state(expected).items():
         np.testing.assert_allclose(state(model)[name], value, rtol=1e-4, atol=1e-5)
         assert not np.allclose(state(apart)[name], value, rtol=1e-4, atol=1e-5)
@@ -169,7 +167,7 @@ def test_loss_scale_is_that_of_all_gradients():
         for step in range(STEPS):
             model.train_on_batch(*models.batch(EXAMPLES, step))
         results.append(state(model))
-    assert_equal(*results)
+    assert_same(*results)
 
 
 def around(kind, optimizer):
@@ -194,8 +192,7 @@ def test_other_optimizers_go_around_it(kind):
         expected.train_on_batch(*batch)
         for _ in range(STEPS // updates):
             model.train_on_batch(*batch)
-    for name, value in state(expected).items():
-        np.testing.assert_allclose(state(model)[name], value, rtol=1e-5, atol=1e-6)
+    assert_same(state(model), state(expected), 1e-5)
     assert int(optimizer.iterations) == updates
     assert_moved(model)
 
@@ -248,7 +245,7 @@ def test_rates_of_tables_are_set_by_table():
     optimizer.table_optimizers["movies"].learning_rate = 0.0
     optimizer.learning_rate = 0.25
     assert float(optimizer.optimizer.learning_rate) == 0.25
-    models.train_on_batch(model, *models.batch(EXAMPLES))
+    keras_variants.train_on_batch(model, *models.batch(EXAMPLES))
     initial = models.initial_tables()
     np.testing.assert_array_equal(model.tables()["movies"], initial["movies"])
     assert not np.array_equal(model.tables()["users"], initial["users"])
@@ -298,14 +295,16 @@ if not IS_KERAS_3:
 def test_an_optimizer_that_knows_nothing_of_it_is_refused_before_a_step(other, loop):
     model = make({"movies": tfs.keras.Adagrad(0.5)}, OTHERS[other]())
     model.compile(model.optimizer, loss="mse", jit_compile=False)
-    step = model.fit if loop == "fit" else lambda *x: models.train_on_batch(model, *x)
+    step = model.fit
+    if loop == "own":
+        step = functools.partial(keras_variants.train_on_batch, model)
     with pytest.raises(
         ValueError,
         match=r"Table 'movies' has an optimizer of its own, Adagrad. The model must be "
         r"trained by tfs.keras.TableOptimizers\(optimizer\)",
     ):
         step(*models.batch(EXAMPLES))
-    assert_equal(model.tables(), models.initial_tables())
+    assert_same(model.tables(), models.initial_tables())
 
 
 def test_a_table_that_does_not_train_needs_no_optimizer():
@@ -313,7 +312,7 @@ def test_a_table_that_does_not_train_needs_no_optimizer():
     model.embedding.trainable = False
     model.compile(tfs.keras.SGD(0.5), loss="mse")
     model.fit(*models.batch(EXAMPLES), verbose=0)
-    assert_equal(model.tables(), models.initial_tables())
+    assert_same(model.tables(), models.initial_tables())
 
 
 @pytest.mark.parametrize(
@@ -396,26 +395,9 @@ def test_a_layer_remembers_the_optimizers_of_its_tables():
     assert again.get_config() == optimizer.get_config()
 
 
-def saved_and_loaded(kind, model, other, folder):
-    """Loads into a second model what a first one has saved."""
-    path = str(folder / f"model{kind}")
-    if kind == "tensorflow":
-        at = tf.train.Checkpoint(model=model, optimizer=model.optimizer).save(path)
-        saved = tf.train.Checkpoint(model=other, optimizer=other.optimizer)
-        saved.restore(at).assert_existing_objects_matched()
-    elif kind == "checkpoint":
-        for x in (model, other):
-            checkpoint = tfs.keras.Checkpoint(path)
-            checkpoint.set_model(x)
-            checkpoint.save() if x is model else checkpoint.restore()
-    else:
-        model.save_weights(path)
-        other.load_weights(path)
-
-
 @thinned(
     "kind, pair",
-    ["checkpoint", "tensorflow", ".weights.h5"],
+    ["checkpoint", "TensorFlow, with optimizer", "weights"],
     ["lazy", "moments", "stock"],
 )
 def test_training_goes_on_from_what_was_saved_as_if_never_stopped(kind, pair, tmp_path):
@@ -426,13 +408,15 @@ def test_training_goes_on_from_what_was_saved_as_if_never_stopped(kind, pair, tm
 
     model, other = new(), new()
     for step in range(STEPS):
-        models.train_on_batch(model, *models.batch(EXAMPLES, step))
-    saved_and_loaded(kind, model, other, tmp_path)
-    assert_equal(state(other), state(model))
+        keras_variants.train_on_batch(model, *models.batch(EXAMPLES, step))
+    save, load = saved_models.save_and_load(kind, tmp_path)
+    save(model)
+    load(other)
+    assert_same(state(other), state(model))
     for step in range(STEPS, 2 * STEPS):
         for x in (model, other):
-            models.train_on_batch(x, *models.batch(EXAMPLES, step))
-    assert_equal(state(other), state(model))
+            keras_variants.train_on_batch(x, *models.batch(EXAMPLES, step))
+    assert_same(state(other), state(model))
     assert int(other.optimizer.iterations) == 2 * STEPS
 
 
@@ -466,6 +450,5 @@ def test_a_model_in_a_file_goes_on_with_its_optimizers(kind, tmp_path):
     for step in range(1, STEPS):
         for x in (model, other):
             x.train_on_batch(*models.batch(EXAMPLES, step))
-    for actual, expected in zip(other.get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_array_equal(actual, expected)
+    assert_same(other.get_weights(), model.get_weights())
     assert int(other.optimizer.iterations) == STEPS

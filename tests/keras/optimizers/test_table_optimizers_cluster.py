@@ -9,10 +9,10 @@ from typing import Any
 import clusters
 import embedding_models as models
 import numpy as np
-import programs
 import pytest
 import tensorflow as tf
 from keras_sync_replicas import make_strategy
+from same import assert_same
 
 import tf_syncrep as tfs
 
@@ -97,56 +97,6 @@ def saved(model, folder):
     return {"after": after, "again": again, "later": state(model)}
 
 
-class Growing(tf.keras.Model):
-    """A table that grows, and forgets, and one of fixed size."""
-
-    def __init__(self):
-        super().__init__()
-        size = tfs.keras.Dynamic(1000, unused_for=10)
-        self.embedding = models.layer_of(
-            tfs.keras.TableConfig("grows", size, 4, optimizer=tfs.keras.Adagrad(0.5)),
-            tfs.keras.TableConfig("fixed", 100, 4),
-        )
-        self.dense = tf.keras.layers.Dense(1)
-
-    def call(self, ids, training=None):
-        ids = {"grows": ids[:, 0], "fixed": ids[:, 1]}
-        vectors = self.embedding(ids, training=training)
-        return self.dense(tf.concat([*vectors.values()], axis=-1))
-
-
-def growing(strategy):
-    """Rows go, with what the table's own optimizer keeps of them."""
-
-    def data(context=None):
-        del context
-        ids = tf.data.Dataset.range(10**6)
-        return ids.map(lambda i: (tf.stack([[i, i % 100]]), [[1.0]]))
-
-    with strategy.scope():
-        model = Growing()
-        optimizer = tfs.keras.TableOptimizers(tfs.keras.AdamAsync(0.05))
-        model.compile(synchronous(optimizer), loss="mse")
-    tfs.keras.fit(model, data, steps_per_epoch=50, verbose=0)
-    (own_optimizer,) = optimizer.table_optimizers.values()
-    trained = [x for x in model.embedding.trainable_variables if x.shape[0] > 100]
-    sums = [own_optimizer.slots(x)["accumulator"].numpy() for x in trained]
-    return {
-        **model.embedding.table_stats()["grows"],
-        "moved": sum(int(np.sum(np.any(x != np.float32(0.1), axis=1))) for x in sums),
-    }
-
-
-def refused(strategy):
-    """What is said, and what is left, of a model's optimizer that knows of nothing."""
-    with strategy.scope():
-        optimizer, tables = tfs.keras.AdamAsync(0.05), models.initial_tables()
-        model = models.make(models.Distributed, optimizer, tables, optimizers=own())
-    options = {"steps_per_epoch": STEPS, "verbose": 0}
-    said = programs.error_of(tfs.keras.fit, model, dataset, **options)
-    return said, {k: x.tolist() for k, x in model.tables().items()}
-
-
 def trainings(folder):
     folder = pathlib.Path(folder)
     strategy = make_strategy()
@@ -156,8 +106,6 @@ def trainings(folder):
         "synchronous": trained(strategy, synchronous)[1],
         "clipped": trained(strategy, synchronous, global_clipnorm=0.5)[1],
         "saved": saved(model, folder),
-        "growing": growing(strategy),
-        "refused": refused(strategy),
     }
 
 
@@ -168,22 +116,14 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def training(folder):
-    with clusters.Cluster(num_workers=1, num_ps=SERVERS) as cluster:
-        return programs.call(trainings, str(folder), env=cluster.environment())
-
-
-def assert_equal(actual, expected):
-    for name, value in expected.items():
-        np.testing.assert_array_equal(
-            np.float32(actual[name]), np.float32(value), err_msg=name
-        )
+    return clusters.call(trainings, str(folder), num_workers=1, num_ps=SERVERS)
 
 
 @pytest.mark.parametrize("kind", ["asynchronous", "synchronous"])
 def test_slabs_in_parts_train_to_the_bits_of_one_process(training, kind):
     result = training[kind]
     assert result["parts"] == 3 * SERVERS
-    assert_equal(result["cluster"], result["single"])
+    assert_same(result["cluster"], result["single"])
     for name, table in models.initial_tables().items():
         assert not np.allclose(result["single"][name], table, atol=0.01)
     assert result["counts"] == 3 * [STEPS]
@@ -198,7 +138,7 @@ def test_the_norm_of_all_parts_is_that_of_the_whole(training):
 
 
 def test_tensorflows_checkpoint_restores_all_optimizers(training):
-    assert_equal(training["saved"]["again"], training["saved"]["after"])
+    assert_same(training["saved"]["again"], training["saved"]["after"])
 
 
 @pytest.mark.parametrize("kind", ["full", "changes", "file"])
@@ -215,22 +155,7 @@ def test_what_servers_saved_goes_on_in_one_process(training, folder, kind):
         training["saved"]["later"],
     ]
     done = 2 if kind == "changes" else 1
-    assert_equal(state(model), states[done - 1])
+    assert_same(state(model), states[done - 1])
     model.fit(dataset(), steps_per_epoch=STEPS, verbose=0)
-    assert_equal(state(model), states[done])
+    assert_same(state(model), states[done])
     assert counts(model.optimizer) == 3 * [(done + 1) * STEPS]
-
-
-def test_rows_that_went_begin_anew_with_their_own_optimizer(training):
-    counts = training["growing"]
-    assert counts["evicted"] > 0
-    # Rows of the last steps: those that went have the slots that new ones have.
-    assert 0 < counts["moved"] < 50 == counts["admitted"]
-
-
-def test_other_optimizers_are_refused_before_anything_is_changed(training):
-    message, tables = training["refused"]
-    assert message.startswith("ValueError")
-    assert "has an optimizer of its own" in message
-    assert "tfs.keras.TableOptimizers(optimizer)" in message
-    assert_equal(tables, models.initial_tables())

@@ -113,48 +113,38 @@ def assert_all_ended_well(trainings, cluster, may_drop):
     assert len(result["weights"]) == begin + 1
 
 
-def check_with_a_slow_worker(trainings, num_workers, folder):
+def or_every_rest(few, numbers):
+    """Parametrizes with a few trainings, and by soak with all for these clusters."""
+    soak = [pytest.mark.soak, pytest.mark.timeout(1200)]
+    every = [pytest.param(every_rest(n), n, marks=soak, id=str(n)) for n in numbers]
+    few = pytest.param(few, max(x.total for x in few), id="few")
+    return pytest.mark.parametrize(("trainings", "num_workers"), [few, *every])
+
+
+@or_every_rest(A_FEW, [1, 2, 3, 4])
+def test_fit_ends_with_a_slow_worker_whatever_is_left_over(
+    trainings, num_workers, tmp_path
+):
     compute_secs = [FAST_SECS] * (num_workers - 1) + [SLOW_SECS]
-    cluster = cluster_for(trainings, num_workers, folder, compute_secs=compute_secs)
+    cluster = cluster_for(trainings, num_workers, tmp_path, compute_secs=compute_secs)
     with cluster:
         cluster.start()
         assert_all_ended_well(trainings, cluster, may_drop=False)
 
 
-def check_with_a_dead_worker(trainings, num_workers, folder, start_secs):
+@or_every_rest(A_FEW_OF_FOUR, [2, 3, 4])
+def test_fit_ends_with_a_dead_worker_whatever_is_left_over(
+    trainings, num_workers, tmp_path
+):
+    # It dies in its first step. Of a few trainings the gate has learnt from the others
+    # how long that takes; in the first of all it has the only permit.
+    start_secs = 600.0 if trainings is A_FEW_OF_FOUR else LEASE_SECS
     last = num_workers - 1
     leases = {"lease_secs": LEASE_SECS, "start_secs": start_secs}
-    with cluster_for(trainings, num_workers, folder, **leases) as cluster:
-        worker_seams.stop_at(folder, "computing", last)
+    with cluster_for(trainings, num_workers, tmp_path, **leases) as cluster:
+        worker_seams.stop_at(tmp_path, "computing", last)
         cluster.start()
         cluster.tasks.wait_for_output(f"worker-{last}", "at computing")
         cluster.tasks.kill(f"worker-{last}")
         # A worker that was taken for dead, and was only busy, may come too late.
         assert_all_ended_well(trainings, cluster, may_drop=True)
-
-
-def test_fit_ends_with_a_slow_worker_whatever_is_left_over(tmp_path):
-    check_with_a_slow_worker(A_FEW, 2, tmp_path)
-
-
-def test_fit_ends_with_a_dead_worker_whatever_is_left_over(tmp_path):
-    # It dies in its first step, and the gate has learnt from the others how long that
-    # takes.
-    check_with_a_dead_worker(A_FEW_OF_FOUR, 4, tmp_path, start_secs=600.0)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("num_workers", [1, 2, 3, 4])
-def test_fit_ends_with_a_slow_worker_for_every_rest(num_workers, tmp_path):
-    check_with_a_slow_worker(every_rest(num_workers), num_workers, tmp_path)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("num_workers", [2, 3, 4])
-def test_fit_ends_with_a_dead_worker_for_every_rest(num_workers, tmp_path):
-    # In the first of them it has the only permit, and the gate knows of no first step.
-    check_with_a_dead_worker(
-        every_rest(num_workers), num_workers, tmp_path, start_secs=LEASE_SECS
-    )

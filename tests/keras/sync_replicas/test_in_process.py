@@ -5,6 +5,7 @@ import keras_variants
 import numpy as np
 import pytest
 import tensorflow as tf
+from same import assert_same
 
 import tf_syncrep as tfs
 
@@ -33,13 +34,12 @@ def train_with_large_batches(optimizer, num_examples=64, epochs=1):
     for _ in range(epochs):
         for i in range(0, num_examples, K * SIZE):
             part = slice(i, i + K * SIZE)
-            helpers.train_on_batch(model, optimizer, words[part], targets[part])
+            keras_variants.train_on_batch(model, words[part], targets[part], optimizer)
     return model
 
 
 def assert_same_weights(model, expected):
-    for got, want in zip(model.get_weights(), expected.get_weights(), strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    assert_same(model.get_weights(), expected.get_weights(), 1e-5)
 
 
 def test_fit_on_small_batches_is_training_on_large_ones():

@@ -7,10 +7,9 @@ training equals that of the inner optimizer alone.
 import clusters
 import keras_sync_replicas as helpers
 import keras_variants
-import numpy as np
-import programs
 import pytest
 import sync_accounting
+from same import assert_same
 
 import tf_syncrep as tfs
 
@@ -40,8 +39,7 @@ def trained():
 
 @pytest.fixture(scope="module")
 def results():
-    with clusters.Cluster(WORKERS, num_ps=2) as cluster:
-        return programs.call(trained, env=cluster.environment())
+    return clusters.call(trained, num_workers=WORKERS)
 
 
 @pytest.mark.parametrize("name", helpers.OPTIMIZERS)
@@ -49,11 +47,10 @@ def test_workers_with_one_batch_train_as_the_inner_optimizer_alone(name, results
     result, inner = results[name], helpers.OPTIMIZERS[name]()
     model = keras_variants.small_model()
     for words, targets in helpers.one_batch().repeat(UPDATES):
-        helpers.train_on_batch(model, inner, words, targets)
+        keras_variants.train_on_batch(model, words, targets, inner)
     if getattr(inner, "use_ema", False):
         inner.finalize_variable_values(model.trainable_variables)
-    for got, want in zip(result["weights"], model.get_weights(), strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    assert_same(result["weights"], model.get_weights(), 1e-5)
     sync_accounting.assert_identities(result["stats"])
     assert result["stats"]["applied"] == WORKERS * UPDATES
     assert result["stats"]["updates"] == result["iterations"] == UPDATES

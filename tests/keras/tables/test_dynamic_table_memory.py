@@ -1,7 +1,11 @@
 """Tables that grow take memory for rows in use, and say when there is none."""
 
+import contextlib
+import os
+import pathlib
+from collections.abc import Iterator
+
 import clusters
-import memory_groups
 import numpy as np
 import process_threads
 import programs
@@ -10,6 +14,51 @@ import tensorflow as tf
 from keras_sync_replicas import make_strategy
 
 import tf_syncrep as tfs
+
+_ROOT = pathlib.Path("/sys/fs/cgroup")
+
+
+@contextlib.contextmanager
+def bounded(num_bytes: int) -> Iterator[pathlib.Path]:
+    """A group whose processes get so much memory; one that asks for more is killed.
+
+    It is within the group of this process. The test is skipped where no group can be
+    made, which takes root, and with version 2 of control groups their memory controller
+    in groups within this one.
+    """
+    parent, limit = _own_group()
+    group = parent / f"tf_syncrep_test_{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made here: {error}")
+    try:
+        try:
+            (group / limit).write_text(str(num_bytes))
+        except OSError as error:
+            pytest.skip(f"no control group bounds memory here: {error}")
+        yield group
+    finally:
+        group.rmdir()
+
+
+def join(group: str | pathlib.Path, pid: int | None = None) -> None:
+    """Moves a process, by default this one, into the group of a folder.
+
+    What memory it has already does not count.
+    """
+    pathlib.Path(group, "cgroup.procs").write_text(str(pid or os.getpid()))
+
+
+def _own_group():
+    """The group of this process, and the file with a group's limit."""
+    for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            return _ROOT / "memory" / path.lstrip("/"), "memory.limit_in_bytes"
+    # The last line is that of version 2.
+    return _ROOT / path.lstrip("/"), "memory.max"
+
 
 MAX_ROWS, WIDTH, BATCH = 50_000_000, 16, 100_000
 TARGETS = np.ones([BATCH, 1], np.float32)
@@ -93,7 +142,7 @@ def train_in(group):
     """In a control group, or on a cluster whose server is in one, without a group."""
     if group is None:
         return train_to_the_end(make_strategy())
-    memory_groups.join(group)
+    join(group)
     return train_to_the_end(tf.distribute.get_strategy())
 
 
@@ -118,17 +167,17 @@ def assert_ended_well(found):
 
 @pytest.mark.ci
 def test_memory_that_runs_out_is_an_error_and_the_rows_stay():
-    with memory_groups.bounded(ALLOWED_BYTES) as group:
+    with bounded(ALLOWED_BYTES) as group:
         assert_ended_well(programs.call(train_in, str(group)))
 
 
 @pytest.mark.slow
 def test_server_whose_memory_runs_out_says_so_and_goes_on():
     with (
-        memory_groups.bounded(ALLOWED_BYTES) as group,
+        bounded(ALLOWED_BYTES) as group,
         clusters.Cluster(1, num_ps=1) as cluster,
     ):
-        memory_groups.join(group, cluster.pid("ps-0"))
+        join(group, cluster.pid("ps-0"))
         env = cluster.environment()
         assert_ended_well(programs.call(train_in, None, env=env))
         assert cluster.status("ps-0") is None

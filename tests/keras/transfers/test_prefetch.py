@@ -6,7 +6,6 @@ import clusters
 import keras_variants
 import numpy as np
 import prefetch_twin
-import programs
 import pytest
 import tensorflow as tf
 from keras_sync_replicas import make_strategy
@@ -147,8 +146,7 @@ def trainings(names):
 
 @pytest.fixture(scope="module")
 def results():
-    with clusters.Cluster(num_workers=1, num_ps=2) as cluster:
-        return programs.call(trainings, TRAININGS, env=cluster.environment())
+    return clusters.call(trainings, TRAININGS, num_workers=1)
 
 
 @pytest.mark.ci
@@ -187,6 +185,5 @@ def test_a_worker_that_was_told_to_have_one_thread_does_not_stand_still():
     """It would wait in a step for a server, and answer none."""
     name = "distributed worker late"
     env = {threads.INTER_OP_VARIABLE: "1", threads.INTRA_OP_VARIABLE: "1"}
-    with clusters.Cluster(num_workers=1, num_ps=2, env=env) as cluster:
-        result = programs.call(trainings, [name], env=cluster.environment())[name]
+    result = clusters.call(trainings, [name], num_workers=1, env=env)[name]
     assert result["iterations"] == EPOCHS * STEPS

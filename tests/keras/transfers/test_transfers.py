@@ -1,17 +1,23 @@
-"""How many tensors the tasks of a cluster send each other in a step of `fit`."""
+"""How many tensors the tasks of a cluster send each other in a step of `fit`.
+
+Programs that log them have the servers of a cluster in themselves. Each name in the log
+is one RecvTensor: a call from the task that needs a tensor to the task that has it. It
+is logged before the tensor comes.
+"""
 
 import collections
 import contextlib
 import operator
 import os
+import re
 import subprocess
 import sys
+import tempfile
 import traceback
 from typing import Any
 from unittest import mock
 
 import keras_variants
-import messages_sent
 import numpy as np
 import programs
 import pytest
@@ -19,9 +25,61 @@ import tensorflow as tf
 from keras_variants import IS_KERAS_3
 
 import tf_syncrep as tfs
+from tf_syncrep.python.distribute import local_cluster, ports
 from tf_syncrep.python.keras.transfers import transfers
 
 pytestmark = pytest.mark.ci
+
+# It is read once, when TensorFlow is imported.
+ENVIRONMENT = {"TF_CPP_VMODULE": "base_rendezvous_mgr=1", "TF_CPP_MIN_LOG_LEVEL": "0"}
+
+_RECEIVED = re.compile(
+    r"RemoteRendezvous Recv \S+ /job:(\w+/replica:\d+/task:\d+)/\S+?;\w+;"
+    r"/job:(\w+/replica:\d+/task:\d+)/\S+?;(?:edge_\d+_)?([^;]+);"
+)
+_CHIEF = "chief/replica:0/task:0"
+
+
+class Log:
+    """The standard error of this process, which goes to a file from now on."""
+
+    def __init__(self):
+        self._fd, path = tempfile.mkstemp()
+        os.unlink(path)
+        os.dup2(self._fd, 2)
+
+    def position(self) -> int:
+        """The position of the next line in the log."""
+        return os.fstat(self._fd).st_size
+
+    def names_sent_since(self, position: int) -> list[str]:
+        """The tensors that one task sent to another, once for each time.
+
+        Tensors that the coordinator has sent are left out.
+        """
+        size = self.position() - position
+        text = os.pread(self._fd, size, position).decode()
+        found = _RECEIVED.findall(text)
+        return [f"{a} to {b}: {name}" for a, b, name in found if a not in (b, _CHIEF)]
+
+
+def strategy_of_servers_here(num_ps: int) -> Any:
+    """Starts a worker and parameter servers in this process; returns their strategy."""
+    reserved = local_cluster.LocalCluster(1, num_ps, True)
+    cluster = tf.train.ClusterSpec(reserved.tasks[0].cluster)
+    with mock.patch.dict(os.environ, {ports.REUSE_PORT_VARIABLE: "true"}):
+        for job, tasks in (("worker", 1), ("ps", num_ps)):
+            for task in range(tasks):
+                _servers.append(tf.distribute.Server(cluster, job, task, "grpc"))
+    reserved.close()  # by now nobody else can have the ports
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        cluster, task_type="chief", task_id=0, rpc_layer="grpc"
+    )
+    return tf.distribute.ParameterServerStrategy(resolver)
+
+
+_servers: list[Any] = []  # they live as long as there are references to them
+
 
 STEPS = 16
 WIDTH = 6
@@ -245,10 +303,7 @@ def trained(strategy, log, name, optimizer, is_synchronous, per_execution):
         for name, n in sent.items()
         if n >= executions and not any(x in name for x in ("worker/", "chief/"))
     ]
-    of_optimizer: Any = used.variables
-    if not keras_variants.IS_KERAS_3:
-        of_optimizer = of_optimizer()
-    variables = [*model.variables, *of_optimizer]
+    variables = keras_variants.all_variables(model)
     return {
         "messages": sum(in_steps.values()) / STEPS,
         "between_servers": between_servers,
@@ -259,8 +314,8 @@ def trained(strategy, log, name, optimizer, is_synchronous, per_execution):
 
 def compare(names, optimizer, is_synchronous, per_execution):
     """Trains each model with joined messages, and as stock TensorFlow sends them."""
-    log = messages_sent.Log()
-    strategy = messages_sent.strategy_of_servers_here(num_ps=NUM_PS)
+    log = Log()
+    strategy = strategy_of_servers_here(num_ps=NUM_PS)
     stock = mock.patch.object(transfers._Transfers, "join")
     options = optimizer, is_synchronous, per_execution
     found = {}
@@ -295,7 +350,7 @@ def results(models, is_synchronous, per_execution, optimizer="AdamAsync"):
     arguments = (list(models), optimizer, is_synchronous, per_execution)
     finished = subprocess.run(
         programs.call_command(compare_and_say_errors, *arguments),
-        env={**os.environ, **programs.environment(), **messages_sent.ENVIRONMENT},
+        env={**os.environ, **programs.environment(), **ENVIRONMENT},
         # Not where the package's sources are, which have no op library.
         cwd=os.path.dirname(__file__),
         capture_output=True,
@@ -334,7 +389,7 @@ def test_few_messages_and_the_same_bits(models, is_synchronous, per_execution):
 
 def gradients_outside():
     """Gradients that are taken after the context, with and without joined messages."""
-    strategy = messages_sent.strategy_of_servers_here(num_ps=NUM_PS)
+    strategy = strategy_of_servers_here(num_ps=NUM_PS)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     sizes = {"fixed": 20, "grows": tfs.keras.Dynamic(64)}
     with strategy.scope():

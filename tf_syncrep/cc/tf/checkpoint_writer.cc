@@ -169,7 +169,6 @@ class CheckpointWriter::Writers {
       TF_SYNCREP_GUARDED_BY(mu_);
 };
 
-// Writes one table.
 class CheckpointWriter::Share {
  public:
   Share(CheckpointWriter* writer, BundleWriter* bundle, TableSnapshot* table)
@@ -246,7 +245,6 @@ class CheckpointWriter::Share {
     return absl::OkStatus();
   }
 
-  // Copies the next `num` rows to the chunk.
   absl::Status Read(const TablePiece& piece, int64_t num) {
     const int64_t at_once = std::max<int64_t>(
         1, kLockedBytes / std::max<int64_t>(1, table_->all_row_bytes()));
@@ -359,7 +357,6 @@ class CheckpointWriter::Share {
     }
   }
 
-  // Whether a row of a table that grows has no key.
   bool IsFree(int64_t uses, int64_t i) const {
     int32_t use[2];  // when it was used last, and how often it was
     std::memcpy(use, out_[uses] + i * row_bytes_[uses], sizeof(use));

@@ -25,7 +25,6 @@
 namespace tf_syncrep {
 
 struct CheckpointRequest {
-  // The prefix of the files' names.
   std::string prefix;
   // The name of this checkpoint; empty if no later one will be compared with
   // it.
@@ -36,7 +35,6 @@ struct CheckpointRequest {
   // The name of the owner, if tables outlive their owner; otherwise empty. See
   // Begin().
   std::string owner;
-  // The tables with their slots, and the pieces in them.
   std::vector<std::shared_ptr<TableSnapshot>> tables;
   std::vector<TablePiece> pieces;
   std::vector<std::pair<std::string, tensorflow::Tensor>> wholes;
@@ -132,7 +130,6 @@ class CheckpointWriter final
   CheckpointProgress progress_ TF_SYNCREP_GUARDED_BY(mu_);
   // The accepted request, until its writing starts.
   std::unique_ptr<CheckpointRequest> accepted_ TF_SYNCREP_GUARDED_BY(mu_);
-  // The owner of the last request.
   std::string owner_ TF_SYNCREP_GUARDED_BY(mu_);
   std::vector<std::shared_ptr<TableSnapshot>> tables_
       TF_SYNCREP_GUARDED_BY(mu_);

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 from absl import logging
 
-from tf_syncrep.python.checkpoint.arguments import Options
+from tf_syncrep.python.base.arguments import check_count, check_positive
 from tf_syncrep.python.checkpoint.contents import Contents
 from tf_syncrep.python.checkpoint.directory import DamagedError, Directory, Manifest
 
@@ -41,6 +41,29 @@ _DAMAGE = (
 
 # Calls a function at the moment of a checkpoint, and returns when it has returned.
 Moment = Callable[[Callable[[], None]], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How checkpoints are written.
+
+    `full_every`: every k-th checkpoint is full, and 1 makes all full; the others hold
+    the rows that have changed since the checkpoint before. `max_kept_bytes`: how many
+    bytes of overwritten rows a task may keep. `max_bytes_per_sec`: how fast a task may
+    write; None for no limit.
+    """
+
+    keep: int = 1
+    full_every: int = 1
+    max_kept_bytes: int = 2**28
+    max_bytes_per_sec: float | None = None
+
+    def __post_init__(self):
+        for name in ("keep", "full_every", "max_kept_bytes"):
+            object.__setattr__(self, name, check_count(name, getattr(self, name)))
+        if (speed := self.max_bytes_per_sec) is not None:
+            speed = check_positive("max_bytes_per_sec", speed)
+            object.__setattr__(self, "max_bytes_per_sec", speed)
 
 
 class Calls(Protocol):
@@ -101,10 +124,7 @@ class Saving:
         return self._over.is_set()
 
     def wait(self) -> Manifest:
-        """Waits until it is complete.
-
-        Raises Exception: it has failed.
-        """
+        """Waits until it is complete; raises the error with which it failed."""
         self.wait_until_over()
         if self.error is not None:
             raise self.error
@@ -136,10 +156,7 @@ class Engine:
         self._tidied = False
 
     def check_writable(self, contents: Contents) -> None:
-        """Checks that all tasks can write to the folder, if it has no checkpoint yet.
-
-        Raises ValueError: a task cannot write there, or writes elsewhere.
-        """
+        """Checks that all tasks can write to the folder, if it has none yet."""
         self.directory.check_writable(
             [share.device for share in contents.shares],
             lambda paths, text: self._calls.write(contents, paths, text),
@@ -340,18 +357,17 @@ class Engine:
     def restore(self, contents: Contents) -> Manifest | None:
         """Restores the newest whole checkpoint whose weights are finite.
 
-        `contents`: the variables to restore; the checkpoint may hold more. Returns the
-        checkpoint's manifest; None if there is no checkpoint, or none that is finite.
-        Raises ValueError: the newest checkpoint lacks a variable, or has another shape
-        for it; or all checkpoints were written by other programs. Raises DamagedError:
-        there are checkpoints, but none is whole.
+        The checkpoint may hold more than the contents. Returns None if there is no
+        checkpoint, or none that is finite. Raises ValueError: the newest checkpoint
+        lacks a variable, or has another shape for it; or all checkpoints were written
+        by other programs. Raises DamagedError: none is whole.
         """
         # Checkpoints that tasks are writing, and their base, belong to the past now.
         self._tidied, self._base = False, None
         damaged = []
         for manifest in reversed(self.directory.manifests()):
+            prefix = self.directory.prefix(manifest.number)
             if manifest.not_finite is not None:
-                prefix = self.directory.prefix(manifest.number)
                 logging.warning(
                     "Checkpoint %s is passed over: %s is not finite.",
                     prefix,
@@ -361,7 +377,6 @@ class Engine:
             try:
                 self._restore(contents, manifest)
             except (DamagedError, *_DAMAGE) as error:
-                prefix = self.directory.prefix(manifest.number)
                 logging.warning("Checkpoint %s cannot be restored: %s", prefix, error)
                 damaged.append(f"{prefix}: {error}")
             else:

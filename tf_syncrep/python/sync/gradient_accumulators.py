@@ -58,9 +58,9 @@ class GradientAccumulator(abc.ABC):
         """Builds the op that takes a round's reduced gradient.
 
         `quorum`: the round, and how many gradients it must have, int64 of shape (2,).
-        It is one tensor because it may come from another task. Returns a gradient of
-        the accumulator's kind. The op raises `tf.errors.FailedPreconditionError` if the
-        accumulator holds another round or another number of gradients.
+        It is one tensor because it may come from another task. The op raises
+        `tf.errors.FailedPreconditionError` if the accumulator holds another round or
+        another number of gradients.
         """
 
 
@@ -125,9 +125,8 @@ def make_accumulator(
 ) -> GradientAccumulator:
     """Makes the accumulator of a variable, on its device.
 
-    `shared_name`: the accumulator's name on its task, which then keeps it. None for an
-    accumulator that lives as long as the returned object. `sparse_reduction_type`:
-    "MEAN", "CMEAN" or "SUM", for sparse gradients; dense ones are averaged.
+    `shared_name`: its name on its task, which then keeps it; None for one that lives as
+    long as the returned object. Dense gradients are averaged.
     """
     naming = {"counted": True} if shared_name is None else {"shared_name": shared_name}
     if kind.is_sparse:

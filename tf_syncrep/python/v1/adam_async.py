@@ -5,16 +5,17 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.base.arguments import check_number
+from tf_syncrep.python.base.docstrings import with_texts
 from tf_syncrep.python.ops import adam_async_ops
 from tf_syncrep.python.ops.update_inputs import slot_dtype
 from tf_syncrep.python.v1 import hyper_parameters
-from tf_syncrep.python.v1.base_optimizer import BaseOptimizer, with_common_text
+from tf_syncrep.python.v1.base_optimizer import COMMON_TEXTS, BaseOptimizer
 from tf_syncrep.python.v1.part_scalars import add_scalar
 
 __all__ = ["AdamAsyncOptimizer"]
 
 
-@with_common_text
+@with_texts(COMMON_TEXTS)
 class AdamAsyncOptimizer(BaseOptimizer):
     r"""Adam for asynchronous training with parameter servers.
 

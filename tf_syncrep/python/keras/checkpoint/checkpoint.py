@@ -13,17 +13,17 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from tf_syncrep.python.checkpoint.arguments import (
-    Options,
-    check_queues,
-    check_state,
-)
 from tf_syncrep.python.checkpoint.contents import Contents
 from tf_syncrep.python.checkpoint.directory import Directory
-from tf_syncrep.python.checkpoint.engine import Engine, Saving
+from tf_syncrep.python.checkpoint.engine import Engine, Options, Saving
 from tf_syncrep.python.checkpoint.function_calls import FunctionCalls
-from tf_syncrep.python.checkpoint.queues import restore_queues, states_of
 from tf_syncrep.python.checkpoint.run import Run
+from tf_syncrep.python.checkpoint.state import (
+    check_queues,
+    check_state,
+    restore_queues,
+    states_of,
+)
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.checkpoint.contents import contents_of
 from tf_syncrep.python.keras.checkpoint.position import Position
@@ -315,10 +315,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         self._loss = (logs or {}).get("loss", 0.0)
 
     def _end_run(self) -> None:
-        """Writes the last checkpoint of a run of `fit`, and logs its failure.
-
-        Raises Exception: the checkpoint was not written, and `raise_at_end` is set.
-        """
+        """Writes the last checkpoint of a run of `fit`, and logs its failure."""
         model = self._model_or_raise
         clear_initial_position(model)
         if self.saving is not None:

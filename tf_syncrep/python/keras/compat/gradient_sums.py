@@ -53,19 +53,13 @@ def sum_equal_rows(gradients: Sequence[Any]) -> list[Any]:
 
     `gradients`: tensors, `tf.IndexedSlices`, or None.
     """
-    return [
-        _sum_equal_rows(gradient) if _may_have_equal_rows(gradient) else gradient
-        for gradient in gradients
-    ]
+    return [_sum_equal_rows(gradient) for gradient in gradients]
 
 
-def _may_have_equal_rows(gradient: Any) -> bool:
-    return isinstance(gradient, tf.IndexedSlices) and not (
-        embedding_ops.are_embedding_rows(gradient.indices)
-    )
-
-
-def _sum_equal_rows(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
+def _sum_equal_rows(gradient: Any) -> Any:
+    is_sparse = isinstance(gradient, tf.IndexedSlices)
+    if not is_sparse or embedding_ops.are_embedding_rows(gradient.indices):
+        return gradient
     if compiled_by_xla():
         # XLA does not know the number of distinct rows: what it computes from the rows
         # of `tf.unique` is wrong, without any error (seen in TensorFlow 2.21).

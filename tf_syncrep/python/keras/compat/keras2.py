@@ -95,12 +95,7 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
     def apply_gradients(
         self, grads_and_vars, name=None, skip_gradients_aggregation=False, **kwargs
     ):
-        """Applies gradients, one for each variable.
-
-        `grads_and_vars`: pairs of gradient and variable. In cross-replica context these
-        are the gradients of all replicas, as `strategy.run` returns them, or tensors.
-        `name`: name scope of the ops, by default the optimizer's name.
-        """
+        """Applies gradients; in cross-replica context those of all replicas."""
         grads_and_vars = list(grads_and_vars)
         if tf.distribute.in_cross_replica_context():
             if grads_and_vars and not skip_gradients_aggregation:
@@ -203,13 +198,8 @@ class ReceivingOptimizer(tf.keras.optimizers.Optimizer):
     def apply_gradients(
         self, grads_and_vars, name=None, skip_gradients_aggregation=False, **kwargs
     ):
-        """Hands in gradients, one for each variable.
-
-        `grads_and_vars`: pairs of gradient and variable; a gradient may be None.
-        `skip_gradients_aggregation`: has no effect, since there is one replica. Raises
-        ValueError: all gradients are None.
-        """
-        del name, skip_gradients_aggregation, kwargs
+        """Hands in gradients, one for each variable; a gradient may be None."""
+        del name, skip_gradients_aggregation, kwargs  # There is one replica.
         pairs = list(grads_and_vars)
         if pairs:
             # As in the base class, variables are made outside any function.

@@ -46,13 +46,8 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
         dtype: tf.DType,
         fill: Callable[[Any, tf.DType], tf.Tensor],
     ) -> Any:
-        """Adds an optimizer variable on the device of a model variable.
-
-        `add_variable_from_reference` would force the model variable's shape and dtype.
-
-        `name`: the slot's, which follows the variable's path. `fill`: makes the initial
-        value, of a shape and dtype.
-        """
+        """Adds an optimizer variable on the device of a model variable."""
+        # `add_variable_from_reference` would force the variable's shape and dtype.
         path = getattr(variable, "path", variable.name)
         prefix = path.replace("/", "_").replace(":", "_")
         # Private: this is the strategy in whose scope the optimizer was made.
@@ -89,14 +84,7 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
         self.update_variable(gradient, native(variable), learning_rate)
 
     def apply(self, grads, trainable_variables=None):
-        """Applies gradients, one for each variable.
-
-        Args:
-            grads: gradients. In cross-replica context those of all replicas, as
-                `strategy.run` returns them, or tensors.
-            trainable_variables: the variables; None for those with which the optimizer
-                was built.
-        """
+        """Applies gradients; in cross-replica context those of all replicas."""
         grads = list(grads)
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
@@ -255,16 +243,7 @@ class ReceivingOptimizer(tf.keras.optimizers.Optimizer):
         self.built = True
 
     def apply(self, grads, trainable_variables=None):
-        """Hands in gradients, one for each variable.
-
-        Args:
-            grads: gradients; None for a variable that has none.
-            trainable_variables: the variables; None for those with which the optimizer
-                was built.
-
-        Raises:
-            ValueError: all gradients are None, or there is not one for each variable.
-        """
+        """Hands in gradients, one for each variable; a gradient may be None."""
         grads = list(grads)
         if not grads:
             return

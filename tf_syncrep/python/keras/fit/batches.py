@@ -80,7 +80,7 @@ class Batches(abc.ABC):
         """Ends what `begin_epoch` began."""
         return
 
-    def passes(self, num_workers: int, window: int) -> Iterator[Window | Ends]:
+    def passes(self, num_workers: int, window: int) -> Iterator[Window]:
         """Yields for each pass over the data of an epoch what tells when it is over."""
         del num_workers
         yield Window(window)
@@ -219,10 +219,12 @@ class SentBatches(Batches):
 class WorkersBatches(Batches):
     """Batches that each worker reads by itself, without a break between epochs."""
 
+    num_steps: int
+
     def __init__(self, datasets: WorkersDatasets, num_steps: int):
         self.element_spec = datasets.element_spec
         self._datasets = datasets
-        self._steps_of_epoch = self.num_steps = num_steps
+        self.num_steps = num_steps
 
     def begin_epoch(self, epoch: int, resume: bool) -> bool:
         del resume
@@ -231,8 +233,8 @@ class WorkersBatches(Batches):
 
     def executions(self, sizes: Sizes, first_step: int = 0) -> Iterator[Scheduled]:
         first = first_step
-        while first < self._steps_of_epoch:
-            size = sizes.next(self._steps_of_epoch - first)
+        while first < self.num_steps:
+            size = sizes.next(self.num_steps - first)
             yield Scheduled(size, (self._datasets.iterator,))
             first += size
 
@@ -290,7 +292,7 @@ class WorkersPasses(Batches):
         epochs = [queue.begin_epoch(resume) for queue in self._queues]
         return None not in epochs
 
-    def passes(self, num_workers: int, window: int) -> Iterator[Window | Ends]:
+    def passes(self, num_workers: int, window: int) -> Iterator[Window]:
         if self._take is None:
             function = tf.function(take_chunk, autograph=False)
             self._take = function.get_concrete_function(ITERATOR_SPEC)

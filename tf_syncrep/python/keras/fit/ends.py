@@ -15,7 +15,8 @@ _PATIENCE, _PATIENCE_WITH_ABSENT = 1200, 20
 class Window:
     """Keeps so many executions under way until there are no more."""
 
-    lost: frozenset[int] = frozenset()
+    #: The workers that count as lost.
+    lost: AbstractSet[int] = frozenset()
 
     def __init__(self, size: int):
         self._size = size
@@ -41,15 +42,22 @@ class Window:
         self._is_at_end = True
 
     def add(self, worker: int | None, has_ended: bool) -> None:
-        """Takes note of an execution that is over."""
+        """Takes note of an execution that is over.
+
+        `worker`: the worker that ran it; None if that is not known.
+        """
         del worker, has_ended
         self._num_under_way -= 1
 
     def add_silence(self, is_made: Callable[[], bool]) -> None:
-        """Takes note that no result has come for `ASK_AGAIN_SECS`."""
+        """Takes note that no result has come for `ASK_AGAIN_SECS`.
+
+        `is_made`: tells whether all workers have made their data. It is asked only if
+        nothing is under way.
+        """
 
 
-class Ends:
+class Ends(Window):
     """Follows which workers have come to the end of their data.
 
     Any free worker may run an execution, and nobody can choose which. A worker at its
@@ -66,10 +74,9 @@ class Ends:
     def __init__(
         self, num_workers: int, window: int, absent: AbstractSet[int] = frozenset()
     ):
+        super().__init__(window)
         self._absent = absent
         self._num_workers = num_workers
-        self._window = window
-        self._num_under_way = 0
         self._ended: set[int] = set()
         self._is_due = True
         self._num_unanswered = 0
@@ -83,17 +90,15 @@ class Ends:
 
     @property
     def lost(self) -> AbstractSet[int]:
-        """The workers that count as lost."""
         missing = set(range(self._num_workers)) - self._ended
         patience = _PATIENCE_WITH_ABSENT if missing <= self._absent else _PATIENCE
         return missing if self._num_unanswered >= patience else frozenset()
 
     def num_wanted(self) -> int:
-        """Returns how many executions to schedule now; they count as under way."""
         if self.is_over:
             return 0
         if not self._ended:
-            wanted = self._window
+            wanted = self._size
         elif self._is_due:
             wanted = self._num_workers
         else:
@@ -103,15 +108,7 @@ class Ends:
         self._num_under_way += num
         return num
 
-    def note_end(self, num_missing: int) -> None:
-        """There are always more executions."""
-        raise AssertionError(num_missing)
-
     def add(self, worker: int | None, has_ended: bool) -> None:
-        """Takes note of an execution that is over.
-
-        `worker`: the worker that ran it; None if that is not known.
-        """
         self._num_under_way -= 1
         if worker in self._ended and has_ended:
             return
@@ -123,11 +120,6 @@ class Ends:
             self._is_due = True
 
     def add_silence(self, is_made: Callable[[], bool]) -> None:
-        """Takes note that no result has come for `ASK_AGAIN_SECS`.
-
-        `is_made`: tells whether all workers have made their data. It is asked only if
-        nothing is under way.
-        """
         self._is_due = True
         if self._num_under_way == 0 and is_made():
             self._num_unanswered += 1

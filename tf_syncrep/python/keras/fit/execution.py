@@ -76,13 +76,6 @@ class Execution:
         self._packing, returned = _packed([*steps_own, *self._results.inputs])
         return returned
 
-    def _trace_addition(self, sums: tf.Tensor) -> Any:
-        """Traces `_added` for what executions return."""
-        specs = [tf.TensorSpec(x.shape, x.dtype) for x in self._results.inputs]
-        function = tf.function(self._added, autograph=False)
-        spec = tf.TensorSpec(sums.shape, sums.dtype)
-        return function.get_concrete_function(spec, specs)
-
     def _added(self, sums: tf.Tensor, inputs: list[Any]) -> Any:
         """Adds what executions have added to metrics, and returns their results."""
         handles = self._metrics.add(sums)
@@ -103,7 +96,9 @@ class Execution:
             leaves, inputs = leaves[: len(leaves) - num_inputs], leaves[-num_inputs:]
             sums = tf.constant(numbers[end:])
             if self._add is None:
-                self._add = self._trace_addition(sums)
+                specs = [tf.TensorSpec(x.shape, x.dtype) for x in self._results.inputs]
+                function = tf.function(self._added, autograph=False)
+                self._add = function.get_concrete_function(sums, specs)
             numbers, others = self._add(sums, inputs if num_inputs else [])
             results = _unpacked(
                 self._result_packing, numbers.numpy(), [x.numpy() for x in others]

@@ -177,8 +177,6 @@ def predict(steps: ScheduledSteps, model: Any, batches: Batches, callbacks: Any)
     calls.finish(None)
     steps.coordinator.join()
     callbacks.on_predict_end()
-    if not outputs:
-        raise ValueError("There is nothing to predict: x has no batches.")
     return joined(outputs)
 
 

@@ -77,7 +77,6 @@ class ProgressLines(tf.keras.callbacks.Callback):
     def __init__(self, now: Callable[[], float] = time.monotonic):
         super().__init__()
         self._now = now
-        self._epoch = 0
         self._is_training = False
         self._clock = TrainingClock(now)
         self._begin("")

@@ -269,7 +269,9 @@ def _has(dataset: tf.data.Dataset, names: Sequence[str]) -> bool:
     except tf.errors.OpError:
         return True
     graph = tf.compat.v1.GraphDef.FromString(graph_def.numpy())
-    return any(name in operation for operation in _operations(graph) for name in names)
+    nodes = [graph.node, *(function.node_def for function in graph.library.function)]
+    ops = {node.op for some in nodes for node in some}
+    return any(name in op for op in ops for name in names)
 
 
 def _graph_def_of(dataset: tf.data.Dataset, external_state_policy: int) -> Any:
@@ -278,11 +280,3 @@ def _graph_def_of(dataset: tf.data.Dataset, external_state_policy: int) -> Any:
         external_state_policy=external_state_policy,
         strip_device_assignment=True,
     )
-
-
-def _operations(graph: Any) -> Iterator[str]:
-    for node in graph.node:
-        yield node.op
-    for function in graph.library.function:
-        for node in function.node_def:
-            yield node.op

@@ -16,7 +16,7 @@ import dataclasses
 import graphlib
 import itertools
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -210,7 +210,8 @@ class _Transfers:
                 for x in kept
                 if (x.origin, x.target) == (message.origin, message.target)
                 and (x.rows is None or message.rows is None)
-                and not self._depend([x.node], [message.node])
+                and not self._flow.comes_before([x.node], [message.node])
+                and not self._flow.comes_before([message.node], [x.node])
             ]
             if others:
                 self._merge(others[-1], message)
@@ -275,12 +276,6 @@ class _Transfers:
                 del message.uses[key]
             return True
         return False
-
-    def _depend(self, some: Iterable[int], others: Iterable[int]) -> bool:
-        """Returns whether nodes come before others, or after them."""
-        some, others = [*some], [*others]
-        flow = self._flow
-        return flow.comes_before(some, others) or flow.comes_before(others, some)
 
     def _build(self, message: _Message, arrived: dict[_Key, tf.Tensor]) -> None:
         """Builds the ops of a message, and notes what has arrived at the worker."""

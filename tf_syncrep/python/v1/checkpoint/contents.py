@@ -28,8 +28,7 @@ def contents_of_graph() -> tuple[Contents, Any]:
     """Finds the contents of a checkpoint of the default graph.
 
     Returns its global variables and other saveable objects; and a Saver for those of
-    them that are neither written row by row nor scalars of parts, or None. Raises
-    ValueError: a variable has parts that are not ranges of rows.
+    them that are neither written row by row nor scalars of parts, or None.
     """
     variables = tf.compat.v1.global_variables()
     slots = _slots_by_variable(variables)

@@ -51,12 +51,9 @@ class ChiefQueueRunner(SessionLoop):
         self._requests: list[_Request] = []  # guarded by the condition
 
     def between_updates(self, function: Callable[[], None]) -> None:
-        """Calls a function while no update is in progress.
+        """Calls a function at the end of the next update, or of the runner.
 
-        It waits for the end of the next update, or of the runner.
-
-        `function`: the function; it is called in the runner's thread, or in this one if
-        the runner does not run.
+        It is called in the runner's thread, or in this one if the runner does not run.
         """
         request = _Request(function)
         with self._condition:

@@ -43,14 +43,16 @@ def training_batches(
     def weighed(dataset: tf.data.Dataset) -> tf.data.Dataset:
         return adapter_of(dataset, y, sample_weight, class_weight=class_weight).dataset
 
-    is_copied = isinstance(x, tf.data.Dataset) and steps_per_epoch is not None
-    if is_copied:
+    dataset_fn = None
+    if isinstance(x, tf.data.Dataset) and steps_per_epoch is not None:
         refuse_made_before_the_strategy(x, "x")
         refuse_empty(int(x.cardinality()), "x")
         _say_that_all_read_all(x)
-    if callable(x) or is_copied:
+        dataset_fn = copied(x)
+    elif callable(x):
         # As TensorFlow traces it in `create_per_worker_dataset`.
-        dataset_fn = copied(x) if is_copied else converted(x)
+        dataset_fn = converted(x)
+    if dataset_fn is not None:
 
         def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
             return weighed(made_by(dataset_fn, context))
@@ -58,8 +60,7 @@ def training_batches(
         def read(dataset: tf.data.Dataset, worker: int, epoch: tf.Tensor) -> Any:
             if steps_per_epoch is None:
                 return in_chunks(dataset, chunk_size, epoch)
-            name = "x" if is_copied else f"the dataset of worker {worker}"
-            return endless(dataset, name, epoch)
+            return endless(dataset, f"the dataset of worker {worker}", epoch)
 
         datasets = WorkersDatasets(coordinator, num_tasks("worker"), make, read)
 

@@ -6,13 +6,18 @@ A part has 1M rows, all of which have a key, in no order. This is timed:
   of a fixed table are read by `embedding_gather`, which is told where they are;
 - 4,096 keys are looked up in training and AdamAsync moves their rows: `table_find`,
   `table_gradient`, the update; and the same by `embedding_gather`;
+- what a worker does before: the distinct keys of 26 features of 4,096 ids each are
+  found, by `table_requests`; and what a server does after: gradients of 65,536 rows are
+  given to the rows that keys still have, by `table_gradient`;
+- 100 keys in each of 26 small tables of a part are found and read;
 - a maintenance that evicts 1% of the rows, and frees those that the one before has
   evicted, which is the longest time that an update can wait for it.
 
 Before that, initial vectors are compared with the expected ones, exactly, and vectors
 that AdamAsync has moved with those of the fixed table. Width 0 is the index alone,
 without TensorFlow: dynamic_table_bench.cc gives rows to ten times as many keys, finds
-them, and looks for keys that are not there; it fails if a row is wrong.
+them, looks for keys that are not there, and makes the index anew; it fails if a row is
+wrong.
 
 Results of TFRA's tables, which did the first two, are kept beside them.
 """
@@ -49,8 +54,6 @@ SOURCES = (
     *(
         f"tf_syncrep/cc/lib/{name}.cc"
         for name in (
-            "huge_pages",
-            "rows/row_locks",
             "rows/row_order",
             "sharder",
             "zero_pages",
@@ -60,15 +63,20 @@ SOURCES = (
 FLAGS = ("-O3", "-DNDEBUG", "-std=c++17", "-pthread")
 BATCHES = 8
 FOUND, TRAINED = 65_536, 4_096
+FEATURES, SMALL = 26, 100
 EVICTED_AT_ONCE = 100  # of a table's rows, one
 
 FIND = "keys found and read"
 GATHER = "rows of a fixed table read"
 TRAIN = "keys found, read and moved"
 TRAIN_FIXED = "rows of a fixed table read and moved"
+REQUEST = "keys of 26 features requested"
+GIVE = "gradients given to rows of keys"
+FIND_FEW = "keys of 26 small tables found and read"
 MAINTAIN = "maintenance"
 ADD, HIT, MISS = "a key added", "a key found", "a key not found"
 LONGEST = "the longest call that adds 4,096 keys"
+BUILD = "a row of an index that is made anew"
 
 
 class Fixed:
@@ -102,36 +110,51 @@ class Fixed:
 
 
 class Growing(Fixed):
-    """A part of one table."""
+    """A part of one table, or of several equally large ones."""
 
-    def __init__(self, rows: int, width: int):
-        super().__init__(rows, width)
-        self.index = table_ops.table_index(
-            [table_ops.IndexedTable("items", 0, rows)], counted=True
+    def __init__(self, rows: int, width: int, num_tables: int = 1):
+        super().__init__(rows * num_tables, width)
+        index = table_ops.table_index(
+            [
+                table_ops.IndexedTable(f"items {i}", i * rows, rows)
+                for i in range(num_tables)
+            ],
+            counted=True,
         )
-        self.keys = tf.Variable(table_ops.table_zeros([rows], tf.int64))
-        self.uses = tf.Variable(table_ops.table_zeros([rows, 2], tf.int32))
+        rows *= num_tables
+        self.part = table_ops.Part(
+            self.vectors,
+            tf.Variable(table_ops.table_zeros([rows], tf.int64)),
+            tf.Variable(table_ops.table_zeros([rows, 2], tf.int32)),
+            index,
+        )
 
     def fill(self, keys: np.ndarray, last_uses: np.ndarray) -> np.ndarray:
         """Gives keys rows."""
         counts = np.ones(len(keys), np.int32)
-        return table_ops.table_import(self, 0, keys, last_uses, counts).numpy()
+        return table_ops.table_import(self.part, 0, keys, last_uses, counts).numpy()
 
     def find(self, request: tf.Tensor, insert: bool) -> tuple[tf.Tensor, tf.Tensor]:
         """The rows of keys, and their vectors."""
-        return table_ops.table_find(self, request, insert=insert)
+        return table_ops.table_find(self.part, request, insert=insert)
+
+    def give(
+        self, request: tf.Tensor, rows: tf.Tensor, gradient: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """The gradient, and the rows that keys still have."""
+        _, keys, uses, index = self.part
+        inputs = index, keys.handle, uses.handle, request, rows, gradient
+        return table_ops.table_gradient(*inputs, dtype=tf.float32)
 
     def train(self, request: tf.Tensor, gradient: tf.Tensor) -> None:
         """A step that looks keys up and moves their rows."""
         rows, _ = self.find(request, insert=True)
-        inputs = self.index, self.keys.handle, self.uses.handle, request, rows, gradient
-        values, kept = table_ops.table_gradient(*inputs, dtype=tf.float32)
-        self.apply(values, kept)
+        self.apply(*self.give(request, rows, gradient))
 
     def maintain(self, step: int, unused_for: int) -> tf.Tensor:
         """Evicts rows that were not used for so long."""
         return table_ops.table_maintain(
-            self,
+            self.part,
             step,
             slots=[(self.m, 0.0), (self.v, 0.0)],
             evict=[None],
@@ -215,9 +238,32 @@ def measure_ops(point: Point, rounds: int) -> Sequence[Measurement]:
     def gather(i: int) -> None:
         fixed.read(found[i % BATCHES][2])
 
+    given = [(x[1], growing.find(x[1], insert=False)[0], x[3]) for x in found]
+    for request, rows, gradient in given:
+        values, kept = growing.give(request, rows, gradient)
+        np.testing.assert_array_equal(values, gradient)
+        np.testing.assert_array_equal(kept, rows)
+    ids = draw.choice(keys, [FEATURES, min(TRAINED, num)])
+    request = functools.partial(
+        table_ops.table_requests,
+        list(map(tf.constant, ids)),
+        table_of_feature=range(FEATURES),
+        num_tables=FEATURES,
+        num_shards=1,
+    )
+    (requested,), places = request()
+    distinct = requested.numpy()[FEATURES:]
+    np.testing.assert_array_equal(distinct[np.stack(places)], ids)
+    few = Growing(SMALL, width, FEATURES)
+    of_few = tf.constant(np.append([SMALL] * FEATURES, keys[: SMALL * FEATURES]))
+    assert set(few.find(of_few, insert=True)[0].numpy()) == set(range(SMALL * FEATURES))
+
     contenders = [
         Contender(FIND, find, list),
         Contender(GATHER, gather, list),
+        Contender(REQUEST, lambda i: request(), list),
+        Contender(GIVE, lambda i: growing.give(*given[i % BATCHES]), list),
+        Contender(FIND_FEW, lambda i: few.find(of_few, insert=True), list),
         Contender(TRAIN, lambda i: growing.train(*trained[i % BATCHES][1::2]), list),
         Contender(TRAIN_FIXED, lambda i: fixed.train(*trained[i % BATCHES][2:]), list),
     ]
@@ -251,7 +297,7 @@ def measure_index(point: Point, rounds: int) -> Sequence[Measurement]:
         text=True,
     )
     lines = [tuple(map(float, line.split())) for line in result.stdout.splitlines()]
-    added, hits, misses, longest, _ = zip(*lines, strict=True)
+    added, hits, misses, longest, built, _ = zip(*lines, strict=True)
     return [
         Measurement(name, point, "s", samples, cpu=statistics.median(samples))
         for name, samples in (
@@ -259,6 +305,7 @@ def measure_index(point: Point, rounds: int) -> Sequence[Measurement]:
             (HIT, hits),
             (MISS, misses),
             (LONGEST, longest),
+            (BUILD, built),
         )
     ]
 
@@ -275,8 +322,12 @@ def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
         (HIT, 0, 1 / 15e6),
         (MISS, 0, 1 / 20e6),
         (LONGEST, 0, 0.02),
+        (BUILD, 0, 60e-9),
         (FIND, 16, 0.005),
         (FIND, 64, 0.01),
+        (REQUEST, 16, FEATURES * TRAINED * 15e-9),
+        (GIVE, 16, FOUND * 10e-9),
+        (FIND_FEW, 16, FEATURES * SMALL * 70e-9),
         (TRAIN, 16, 0.0015),
         (TRAIN, 64, 0.0025),
         (MAINTAIN, 16, 0.02),

@@ -6,6 +6,7 @@ its vectors; in training it then sums, row by row, the gradients of the vectors.
 rows and gradients themselves are made at the beginning. This is done by
 
 - this package's `embedding_rows` and `embedding_combine`, and the gradient of that;
+- the same with rows and gradients of rows that are half;
 - TensorFlow's own ops: unique and dynamic_partition, dynamic_stitch and gather, and the
   gradients of these;
 - two threads of plain C++ that only put the ids into a hash table, and copy for each id
@@ -41,6 +42,7 @@ import tf_syncrep as tfs
 os.environ["TF_OVERRIDE_GLOBAL_THREADPOOL"] = "1"
 
 OURS = "embedding_rows, embedding_combine"
+HALF = "the same, of half rows"
 STOCK = "TensorFlow's own ops"
 AND_GRADIENT = ", and the gradient"
 FLOOR = "two threads that hash and copy"
@@ -116,11 +118,17 @@ def sums_of(point: Point, ids: np.ndarray, rows: Sequence[np.ndarray]) -> np.nda
 
 
 def make_contenders(
-    name: str, find: Callable, give: Callable, point: Point, ids: np.ndarray
+    name: str,
+    find: Callable,
+    give: Callable,
+    point: Point,
+    ids: np.ndarray,
+    dtype: tf.DType = tf.float32,
 ) -> list[tuple[Contender, np.ndarray, np.ndarray]]:
     """Contenders of TensorFlow: a lookup, and a lookup and its gradient.
 
-    Each comes with its result for the first batch, and the right one.
+    Each comes with its result for the first batch, and the right one. `dtype` is that
+    of rows.
     """
     config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=point["threads"])
     # Otherwise TensorFlow would not compute results that nobody reads or that never
@@ -128,10 +136,14 @@ def make_contenders(
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     config.graph_options.optimizer_options.opt_level = -1
     lookups, trainings, checked = [], [], []
+
+    def rounded(values: np.ndarray) -> np.ndarray:
+        return values.astype(dtype.as_numpy_dtype).astype(np.float32)
+
     for batch in ids:
         with tf.Graph().as_default() as graph:
             asked, found = find(list(map(tf.constant, batch)), point["rows"])
-            looked_up = [tf.compat.v1.placeholder(tf.float32) for _ in asked]
+            looked_up = [tf.compat.v1.placeholder(dtype) for _ in asked]
             of_vectors = tf.compat.v1.Variable(gradients_of(point), use_resource=True)
             kept = [
                 tf.compat.v1.Variable(x, validate_shape=False, use_resource=True)
@@ -151,8 +163,14 @@ def make_contenders(
         if not checked:
             first_rows = np.arange(point["tables"])[:, None] * point["rows"]
             checked = [
-                (np.stack(session.run(vectors)), vectors_of(batch + first_rows)),
-                (np.concatenate(session.run(sums)), sums_of(point, batch, rows)),
+                (
+                    np.stack(session.run(vectors)),
+                    rounded(vectors_of(batch + first_rows)),
+                ),
+                (
+                    np.concatenate(session.run(sums)),
+                    rounded(sums_of(point, batch, rows)),
+                ),
             ]
         lookups.append(session.make_callable(lookup))
         trainings.append(session.make_callable(training))
@@ -203,6 +221,7 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
     ids = draw_ids(point)
     made = [
         *make_contenders(OURS, find_by_ours, give_by_ours, point, ids),
+        *make_contenders(HALF, find_by_ours, give_by_ours, point, ids, tf.half),
         *make_contenders(STOCK, find_by_stock, give_by_stock, point, ids),
     ]
     if point["threads"] == 2:

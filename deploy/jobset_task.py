@@ -23,16 +23,7 @@ _VARIABLES = ("JOBSET_NAME", "REPLICATED_JOB_NAME", "JOB_COMPLETION_INDEX")
 
 
 def tf_config(workers: int, ps: int, port: int) -> str:
-    """TF_CONFIG of this pod's task.
-
-    Args:
-        workers: the number of workers.
-        ps: the number of parameter servers.
-        port: the port of all tasks.
-
-    Returns:
-        The value of the variable.
-    """
+    """TF_CONFIG of this pod's task, in a cluster of so many."""
     jobset, job, index = (os.environ[name] for name in _VARIABLES)
     cluster = {
         task_type: [f"{jobset}-{task_type}-0-{i}.{jobset}:{port}" for i in range(size)]

@@ -24,17 +24,10 @@ import sys
 import sysconfig
 
 
-def tf_config(workers: int, ps: int, port: int, evaluator: bool = False) -> str:
+def tf_config(workers: int, ps: int, port: int, evaluator: bool) -> str:
     """TF_CONFIG of this task of the Slurm step.
 
-    Args:
-        workers: the number of workers.
-        ps: the number of parameter servers.
-        port: the port of the first task on each node; others on it have the next ones.
-        evaluator: whether the last task of the step is an evaluator.
-
-    Returns:
-        The value of the variable.
+    The port is that of the first task on each node; others on it have the next ones.
     """
     nodes = subprocess.run(
         ["scontrol", "show", "hostnames", os.environ["SLURM_STEP_NODELIST"]],
@@ -110,13 +103,8 @@ def main() -> None:
 
 def _run_chief(command: list[str], status_file: str) -> int:
     """Runs the chief, passes signals on to it, and writes its status to a file."""
-    signals = {
-        signal.SIGINT,
-        signal.SIGTERM,
-        signal.SIGHUP,
-        signal.SIGUSR1,
-        signal.SIGUSR2,
-    }
+    names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+    signals = {signal.Signals[name] for name in names}
     # A signal that comes before there is a process waits until it can be passed on.
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     process = subprocess.Popen(

@@ -189,20 +189,6 @@ def evaluate(
     return metrics.auc(labels, np.concatenate(scores)), len(labels)
 
 
-def print_gate(stats: dict) -> None:
-    """Prints what the gate counted."""
-    print(
-        f"Gate: {stats['updates']:,} updates of {stats['applied']:,} gradients; "
-        f"dropped {stats['late']:,} late, {stats['stale']:,} stale, "
-        f"{stats['voided']:,} void."
-    )
-    for device, worker in stats["workers"].items():
-        print(
-            f"  {device}  {worker['contributed']:,} contributions, "
-            f"waited {worker['waited_secs']:.1f} s"
-        )
-
-
 def parse_options() -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description="Trains a DLRM on Criteo's logs.")
@@ -244,7 +230,7 @@ def main() -> None:
     print(f"AUC {reached:.4f}{best} on {lines:,} lines held out.")
     print(f"Speed: {speed.examples_per_second():,.0f} examples per second.")
     if options.sync:
-        print_gate(optimizer.stats())
+        ps_cluster.print_gate(optimizer.stats())
         print(f"For a picture: tf-syncrep report {options.output / 'logs'}")
 
 

@@ -318,7 +318,7 @@ def main() -> None:
         found, optimizer = train(task, settings, cluster, options.test_every, output)
         runs.append((found, task.baseline))
         if cluster.quorum:
-            print_gate(optimizer.stats())
+            ps_cluster.print_gate(optimizer.stats())
     summary = summarise(options, settings.epochs, task, runs)
     print_summary(summary)
     (output / "scores.json").write_text(json.dumps(summary, indent=2) + "\n")
@@ -326,15 +326,6 @@ def main() -> None:
     print(f"Wrote {output / 'scores.json'} and {output / 'scores.png'}.")
     if cluster.quorum:
         print(f"For a picture of the workers: tf-syncrep report {output / 'logs'}")
-
-
-def print_gate(stats: dict[str, Any]) -> None:
-    """Prints what the gate counted."""
-    dropped = stats["late"] + stats["stale"] + stats["voided"]
-    print(
-        f"Gate: {stats['updates']:,} updates of {stats['applied']:,} gradients; "
-        f"dropped {dropped:,}."
-    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Connects examples to the cluster in TF_CONFIG; reads numbers on the command line."""
+"""What examples on clusters share: the connection, the gate's figures, an option."""
 
 from __future__ import annotations
 
@@ -23,6 +23,20 @@ def connect(
         )
     print(f"Cluster: {workers} workers, {servers} parameter servers.", flush=True)
     return tf.distribute.ParameterServerStrategy(resolver), workers
+
+
+def print_gate(stats: dict) -> None:
+    """Prints what the gate counted."""
+    print(
+        f"Gate: {stats['updates']:,} updates of {stats['applied']:,} gradients; "
+        f"dropped {stats['late']:,} late, {stats['stale']:,} stale, "
+        f"{stats['voided']:,} void."
+    )
+    for device, worker in stats["workers"].items():
+        print(
+            f"  {device}  {worker['contributed']:,} contributions, "
+            f"waited {worker['waited_secs']:.1f} s"
+        )
 
 
 def positive(text: str) -> int:

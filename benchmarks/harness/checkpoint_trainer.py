@@ -12,7 +12,6 @@ import os
 import pathlib
 import re
 import shutil
-import sys
 import tempfile
 import threading
 import time
@@ -260,11 +259,5 @@ def _forget(paths: Sequence[pathlib.Path]) -> None:
         os.close(descriptor)
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Serves one benchmark, which ends it by a signal."""
-    tf.get_logger().setLevel("ERROR")
-    serving.serve(Trainer, arguments)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    serving.serve(Trainer)

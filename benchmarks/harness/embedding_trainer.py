@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -340,11 +339,5 @@ class Trainer:
             self._updaters[name].drain()
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Serves one benchmark, which ends it by a signal."""
-    tf.get_logger().setLevel("ERROR")
-    serving.serve(Trainer, arguments)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    serving.serve(Trainer)

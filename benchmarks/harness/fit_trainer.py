@@ -12,7 +12,6 @@ the optimizer and in how many steps an execution has.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -149,11 +148,5 @@ class Trainer:
         return tf.data.Dataset.from_tensor_slices(examples)
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Serves one benchmark, which ends it by a signal."""
-    tf.get_logger().setLevel("ERROR")
-    serving.serve(Trainer, arguments)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    serving.serve(Trainer)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -378,13 +377,12 @@ def _mean(gradients: Sequence[Any]) -> Any:
     )
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Serves one benchmark, which ends it by a signal."""
-    tf.get_logger().setLevel("ERROR")
+def main() -> None:
+    """Serves one benchmark, with the servers that its cluster has."""
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     has_servers = "ps" in resolver.cluster_spec().jobs
-    serving.serve(Coordinator if has_servers else Mirror, arguments)
+    serving.serve(Coordinator if has_servers else Mirror)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

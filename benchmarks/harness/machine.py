@@ -49,18 +49,6 @@ class Copier:
         return 2 * 4 * self._FLOATS / (time.perf_counter() - begin)
 
 
-def peak_resident_bytes() -> int:
-    """The peak of the resident memory since `reset_peak`."""
-    return 1024 * int(_first_match("/proc/self/status", r"VmHWM:\s+(\d+) kB"))
-
-
-def reset_peak() -> int:
-    """Sets the peak to what is resident now, and returns that."""
-    # Writing 5 resets the peak, as proc(5) says.
-    pathlib.Path("/proc/self/clear_refs").write_text("5")
-    return 1024 * int(_first_match("/proc/self/status", r"VmRSS:\s+(\d+) kB"))
-
-
 def _cpu_model() -> str:
     return _first_match("/proc/cpuinfo", r"model name\s*:\s*(.*)")
 

@@ -9,9 +9,8 @@ names of their own, and then does what it is told through a connection: see `Rep
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import barrier
@@ -230,14 +229,13 @@ class Replica:
         return {graph.rows: np.arange(self._model["ids"])}
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Serves one benchmark, which ends it by a signal."""
+def main() -> None:
+    """Serves one benchmark, in sessions."""
     tf.disable_v2_behavior()
     # If workers add to a reference variable at once, two steps may count as one.
     tf.enable_resource_variables()
-    tf.logging.set_verbosity(tf.logging.ERROR)
-    serving.serve(Replica, arguments)
+    serving.serve(Replica)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

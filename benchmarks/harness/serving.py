@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
+import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from multiprocessing import connection
 from typing import Any
 
 import tensorflow as tf
 
 
-def serve(make: Callable[..., Any], arguments: Sequence[str]) -> None:
+def serve(make: Callable[..., Any]) -> None:
     """Calls methods of an object as it is told to, until a signal ends the process.
 
-    The answer to each call is its result, or an exception as text.
+    The process's arguments say by whom. The answer to each call is its result, or an
+    exception as text.
     """
-    host, port = arguments
+    tf.get_logger().setLevel("ERROR")
+    host, port = sys.argv[1:]
     key = os.environ["TF_SYNCREP_BENCHMARK_KEY"].encode()
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     with connection.Client((host, int(port)), authkey=key) as client:

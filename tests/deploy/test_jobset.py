@@ -23,10 +23,8 @@ models = pytest.importorskip(
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "deploy" / "jobset_task.py"
 # Runs a command as root, with a file of its own as /etc/hosts.
-WITH_HOSTS = [
-    *("unshare", "--map-root-user", "--mount", "sh", "-c"),
-    *('mount --bind "$0" /etc/hosts && exec "$@"',),
-]
+MOUNT = 'mount --bind "$0" /etc/hosts && exec "$@"'
+WITH_HOSTS = ["unshare", "--map-root-user", "--mount", "sh", "-c", MOUNT]
 
 
 def _manifest():

@@ -25,10 +25,9 @@ from tf_syncrep.python.ops import accumulator_ops, sync_gate_ops
 class Seams:
     """Points of the train op at which a replica can stop itself, and its reports.
 
-    "computing": before its gradient is ready. "admitted": the gate has admitted it, and
-    nothing is pushed. "half_pushed": the first of two pushes was acknowledged, and the
-    second is not begun. "pushed": both were acknowledged. "committed": it counts, and
-    the wait for the next permit begins. The arguments are those of `main`.
+    "computing": before its gradient is ready. "half_pushed": the first of two pushes
+    was acknowledged, and the second is not begun. "committed": it counts, and the wait
+    for the next permit begins. The arguments are those of `main`.
     """
 
     def __init__(self, worker, stop_at, compute_secs, malformed_push):
@@ -66,28 +65,22 @@ class Seams:
         return replaced_ops.replaced(replacements)
 
     def _push(self, push, handle, round_number, *gradient):
-        point = "half_pushed" if self._pushes else "admitted"
-        gradient = [
-            self._malformed(tensor, place + bool(self._pushes))
-            for place, tensor in enumerate(gradient)
-        ]
-        with tf.control_dependencies([round_number, *self._pushes]):
-            stop = self.stop(point)
-        with tf.control_dependencies([stop]):
+        gradient = [self._malformed(tensor) for tensor in gradient]
+        with tf.control_dependencies(self._pushes):
+            stops = [self.stop("half_pushed")] if self._pushes else []
+        with tf.control_dependencies(stops):
             self._pushes.append(push(handle, round_number, *gradient))
         return self._pushes[-1]
 
-    def _malformed(self, tensor, place):
-        """Makes a gradient malformed after the replica's own checks."""
-        if self._malformed_push is None or self._malformed_push[1] != place:
+    def _malformed(self, tensor):
+        """Makes indices of a batch wrong, after the replica's own checks."""
+        if self._malformed_push is None or not tensor.dtype.is_integer:
             return tensor
-        number = self._malformed_push[0]
-        bad = tensor + 1000 if tensor.dtype.is_integer else tf.reshape(tensor, [-1, 1])
-        return tf.cond(tf.equal(self.number, number), lambda: bad, lambda: tensor)
+        is_wrong = tf.equal(self.number, self._malformed_push)
+        return tensor + 1000 * tf.cast(is_wrong, tensor.dtype)
 
     def _commit(self, commit, handle, generation, round_number, *args):
-        with tf.control_dependencies([self.stop("pushed")]):
-            counts = commit(handle, generation, round_number, *args)
+        counts = commit(handle, generation, round_number, *args)
 
         def record(counts, *numbers):
             if counts:
@@ -158,7 +151,6 @@ def main(
     last_step=None,
     checkpoint_dir=None,
     bare=False,
-    nan_at=None,
     malformed_push=None,
     use_resource=False,
     optimizer=(),
@@ -188,11 +180,8 @@ def main(
         for number in range(first_batch, first_batch + batches):
             if not bare and session.should_stop():
                 break
-            batch = twin.batch(index, number)
-            feed = {**replica.feed(batch), seams.number: number}
-            if number == nan_at:
-                feed[replica.target] = np.full_like(batch.target, np.nan)
-            session.run(train_op, feed)
+            feed = replica.feed(twin.batch(index, number))
+            session.run(train_op, {**feed, seams.number: number})
             print(f"ran {number}", flush=True)
 
     if bare:

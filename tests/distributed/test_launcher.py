@@ -254,7 +254,11 @@ while not os.path.exists(awaited):
         (["restart"], 1, "restarted", 0, r"; restart 1 of 3, pid \d+", "xx"),
         (
             ["restart", "--max-restarts", 2],
-            *(9, "never", 3, " after 2 restarts; ending the run", "xxx"),
+            9,
+            "never",
+            3,
+            " after 2 restarts; ending the run",
+            "xxx",
         ),
     ],
 )

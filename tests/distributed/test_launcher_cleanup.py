@@ -53,19 +53,17 @@ def test_ctrl_c_on_a_terminal_arrives_once_and_leaves_the_terminal(sleeper):
     assert shown.count(b"SIGINT received") == 1
 
 
+PASSED_ON = "passed on to worker-0; a second one kills at once"
+KILLED = r"worker-0 \(pid \d+\) did not end within 0\.2 s; killing it"
+
+
 @pytest.mark.parametrize(
     ("name", "ignored", "options", "status", "said"),
     [
-        (
-            *("SIGINT", [], [], 9),
-            "SIGINT received, passed on to worker-0; a second one kills at once",
-        ),
-        (*("SIGTERM", [], [], 128 + signal.SIGTERM), "SIGTERM received"),
-        (*("SIGHUP", [], [], 128 + signal.SIGHUP), "SIGHUP received"),
-        (
-            *("SIGTERM", ["SIGTERM"], ["--grace", 0.2], 128 + signal.SIGKILL),
-            r"worker-0 \(pid \d+\) did not end within 0\.2 s; killing it",
-        ),
+        ("SIGINT", [], [], 9, f"SIGINT received, {PASSED_ON}"),
+        ("SIGTERM", [], [], 128 + signal.SIGTERM, "SIGTERM received"),
+        ("SIGHUP", [], [], 128 + signal.SIGHUP, "SIGHUP received"),
+        ("SIGTERM", ["SIGTERM"], ["--grace", 0.2], 128 + signal.SIGKILL, KILLED),
     ],
 )
 def test_a_signal_reaches_the_script_whose_status_is_returned(
@@ -102,7 +100,9 @@ def signal_outlived_task():
     supervision.become_subreaper()
     lines, sent = [], []
     task = TaskProcess(
-        *("worker-0", ["sh", "-c", "sleep 1000 & echo $!"], os.environ),
+        "worker-0",
+        ["sh", "-c", "sleep 1000 & echo $!"],
+        os.environ,
         on_line=lambda line, _: lines.append(line),
         on_exit=lambda _: None,
     )
@@ -124,7 +124,9 @@ def test_program_that_cannot_be_started_keeps_no_descriptor():
     before = os.listdir("/proc/self/fd")
     with pytest.raises(FileNotFoundError):
         TaskProcess(
-            *("worker-0", ["no such program"], os.environ),
+            "worker-0",
+            ["no such program"],
+            os.environ,
             on_line=lambda line, stream: None,
             on_exit=lambda process: None,
             terminal=os.openpty(),

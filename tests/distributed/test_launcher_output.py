@@ -57,46 +57,49 @@ def script(script):
     return lambda source: script(f"import os, sys\n{source}\n")
 
 
+# Programs, by name, with the lines that they are shown with.
+SHOWN = {
+    "streams": ("print('out'); print('err', file=sys.stderr)", ["out"], ["err"]),
+    "empty": (r"print('a\n\nb')", ["a", "", "b"], []),
+    "not_utf8": (r"os.write(1, b'\xff bytes\n')", ["\ufffd bytes"], []),
+    # Only the last state of a progress bar is shown.
+    "progress": (r"os.write(1, b'1/2\r2/2\nno end')", ["2/2", "no end"], []),
+    # A pipe gets no colours.
+    "colours": (r"print('\x1b[1m\x1b[38;5;4mhello\x1b[0m\x1b[K')", ["hello"], []),
+    # Lines of a coordinator about functions that it cannot free are omitted.
+    "logs": (
+        f"print({LOGGED!r}, 'I0000 00:00:1.2  3 {FREED}', sep='\\n', "
+        f"file=sys.stderr); print({FREED!r}, {LOGGED!r} + ' And more', "
+        "sep='\\n', file=sys.stderr)",
+        [],
+        [FREED, f"{LOGGED} And more"],
+    ),
+    # So are lines below the error that ends it.
+    "last_words": (
+        f"print('KeyError: 1', *{UNREMOVED!r}, 'KeyError: 2', {UNCLEARED!r}, "
+        f"{UNREMOVED[0]!r}, 'W0000 a', *{UNREMOVED[:2]!r}, "
+        "'Traceback (most recent call last):', 'KeyError: 3', sep='\\n', "
+        "file=sys.stderr)",
+        [],
+        [
+            "KeyError: 1",
+            "KeyError: 2",
+            "W0000 a",
+            "Traceback (most recent call last):",
+            "KeyError: 3",
+        ],
+    ),
+    # The repeated error itself is omitted as well.
+    "repeated": (
+        f"print('E: my own error', *{REPEATED!r}, sep='\\n', file=sys.stderr)",
+        [],
+        ["E: my own error"],
+    ),
+}
+
+
 @pytest.mark.parametrize(
-    ("source", "stdout", "stderr"),
-    [
-        ("print('out'); print('err', file=sys.stderr)", ["out"], ["err"]),
-        (r"print('a\n\nb')", ["a", "", "b"], []),
-        (r"os.write(1, b'\xff bytes\n')", ["\ufffd bytes"], []),
-        # Only the last state of a progress bar is shown.
-        (r"os.write(1, b'1/2\r2/2\nno end')", ["2/2", "no end"], []),
-        # A pipe gets no colours.
-        (r"print('\x1b[1m\x1b[38;5;4mhello\x1b[0m\x1b[K')", ["hello"], []),
-        # Lines of a coordinator about functions that it cannot free are omitted.
-        (
-            f"print({LOGGED!r}, 'I0000 00:00:1.2  3 {FREED}', sep='\\n', "
-            f"file=sys.stderr); print({FREED!r}, {LOGGED!r} + ' And more', "
-            "sep='\\n', file=sys.stderr)",
-            *([], [FREED, f"{LOGGED} And more"]),
-        ),
-        # So are lines below the error that ends it.
-        (
-            f"print('KeyError: 1', *{UNREMOVED!r}, 'KeyError: 2', {UNCLEARED!r}, "
-            f"{UNREMOVED[0]!r}, 'W0000 a', *{UNREMOVED[:2]!r}, "
-            "'Traceback (most recent call last):', 'KeyError: 3', sep='\\n', "
-            "file=sys.stderr)",
-            [],
-            [
-                *("KeyError: 1", "KeyError: 2", "W0000 a"),
-                *("Traceback (most recent call last):", "KeyError: 3"),
-            ],
-        ),
-        # The repeated error itself is omitted as well.
-        (
-            f"print('E: my own error', *{REPEATED!r}, sep='\\n', file=sys.stderr)",
-            [],
-            ["E: my own error"],
-        ),
-    ],
-    ids=[
-        *("streams", "empty", "not_utf8", "progress", "colours", "logs"),
-        *("last_words", "repeated"),
-    ],
+    ("source", "stdout", "stderr"), list(SHOWN.values()), ids=list(SHOWN)
 )
 def test_lines_have_the_time_and_the_name_of_their_task(script, source, stdout, stderr):
     env = {"TF_CPP_MIN_LOG_LEVEL": "0"}
@@ -118,7 +121,7 @@ def test_tensorflows_lines_of_information_are_for_those_who_ask(
     (task,) = local_cluster.tasks_of({"worker": ["localhost:1"]})
     name = "TF_CPP_MIN_LOG_LEVEL"
     assert local_cluster.environment(task, given)[name] == of_script
-    assert local_cluster.server_environment(task, given)[name] == of_server
+    assert local_cluster.environment(task, given, serves=True)[name] == of_server
 
 
 def test_what_the_locale_cannot_show_is_replaced(script):

@@ -65,17 +65,6 @@ def test_replica_with_fewer_batches_leaves_and_the_chief_takes_over_its_share():
     assert steps[3:] == [[(0, batch), (0, batch + 1)] for batch in range(3, 11, 2)]
 
 
-def test_fewer_replicas_than_gradients_give_the_same_share_each():
-    with SyncReplicasCluster(2, quorum=4) as cluster:
-        for worker in range(2):
-            cluster.start(worker, batches=12)
-        cluster.result(ending=(0, 1))
-    applied = cluster.applied()
-    assert len(applied) == 6
-    for pairs in applied:
-        assert [worker for worker, _ in sorted(pairs)] == [0, 0, 1, 1]
-
-
 def test_every_variable_averages_the_same_gradients_those_of_the_fastest():
     with SyncReplicasCluster(3, quorum=2) as cluster:
         cluster.start(0, batches=12, stop_at={"computing": [0, 6]})

@@ -5,8 +5,9 @@ import time
 import pytest
 from sync_replicas_cluster import SyncReplicasCluster
 
+# Of the gate, and of the global step.
 servers = pytest.mark.parametrize(
-    "server", ["ps-1", "ps-0"], ids=["with_the_gate", "with_the_global_step"]
+    "server", ["ps-1", pytest.param("ps-0", marks=pytest.mark.ci)]
 )
 
 

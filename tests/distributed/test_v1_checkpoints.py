@@ -26,7 +26,9 @@ def test_any_task_is_killed_and_training_ends_with_the_undisturbed_weights(
     tmp_path, use_resource, parts
 ):
     replicas = ReplicaCluster(
-        *(_PROGRAM, 2, 2),
+        _PROGRAM,
+        num_workers=2,
+        num_ps=2,
         directory=str(tmp_path),
         last_step=_LAST_STEP,
         use_resource=use_resource,
@@ -53,8 +55,7 @@ def test_any_task_is_killed_and_training_ends_with_the_undisturbed_weights(
         told = {name: cluster.output(name) for name in cluster.names("worker")}
         result = programs.result_in(told["worker-0"])
     undisturbed = v1_checkpoint_models.trained_alone(
-        *(lambda: tfs.train.AdamAsyncOptimizer(0.01), [_LAST_STEP]),
-        *(use_resource, parts),
+        lambda: tfs.train.AdamAsyncOptimizer(0.01), [_LAST_STEP], use_resource, parts
     )
     for name, expected in undisturbed[_LAST_STEP].items():
         found = np.array(result[name], expected.dtype)

@@ -1,14 +1,16 @@
 """Public names have docstrings with examples, which do what they show.
 
 An example that is an interpreter's session runs, and prints what it shows. One that
-imports tf_syncrep runs. The others are parts of a script, often of one that needs a
-cluster: they compile, and the names and arguments in them exist.
+imports tf_syncrep runs, and prints what its comments say. The others are parts of a
+script, often of one that needs a cluster: they compile, and the names and arguments in
+them exist.
 """
 
 from __future__ import annotations
 
 import doctest
 import inspect
+import re
 
 import numpy as np
 import public_api
@@ -32,12 +34,15 @@ def test_a_public_name_has_an_example_in_its_docstring(name):
 @pytest.mark.parametrize(
     "name", [name for name in PUBLIC if public_api.scripts(PUBLIC[name])]
 )
-def test_a_script_in_a_docstring_is_right(name, tmp_path, monkeypatch):
+def test_a_script_in_a_docstring_is_right(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for script in public_api.scripts(PUBLIC[name]):
         assert public_calls.wrong_calls(script, name) == []
         if "import tf_syncrep" in script:
             exec(compile(script, name, "exec"), {"__name__": "example"})
+            promised = re.findall(r"print\(.*\)  # ([^,\n]+)", script)
+            printed = capsys.readouterr().out.splitlines()
+            assert printed[len(printed) - len(promised) :] == promised
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@
 #include "tf_syncrep/cc/lib/accumulator_dense.h"
 #include "tf_syncrep/cc/lib/cuda/accumulator_dense.h"
 #include "tf_syncrep/cc/lib/cuda/adam_async.h"
-#include "tf_syncrep/cc/lib/cuda/gpu_stream.h"
+#include "tf_syncrep/cc/lib/cuda/gpu_device.h"
 #include "tf_syncrep/cc/lib/float16.h"
 
 #define TF_SYNCREP_EXPORT __attribute__((visibility("default")))

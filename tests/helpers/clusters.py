@@ -8,10 +8,8 @@ They consist of the launcher's own parts; their processes come from a fork serve
 the context is left, and if pytest itself is killed, no process remains.
 """
 
-import contextlib
 import dataclasses
 import os
-import pathlib
 import re
 import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,6 +17,7 @@ from typing import Any
 
 import network_namespaces
 import output_lines
+import process_threads
 import programs
 import waiting
 
@@ -123,7 +122,7 @@ class Cluster:
         task = self._tasks[name]
         if command is None:
             command = script.server_command("all")
-            environ = local_cluster.server_environment(task, self._env)
+            environ = local_cluster.environment(task, self._env, serves=True)
         else:
             environ = local_cluster.environment(task, self._env)
 
@@ -160,7 +159,8 @@ class Cluster:
 
     def wait_until_suspended(self, name: str) -> None:
         """Waits until the last thread of a task has stopped, whoever stopped it."""
-        self._wait_until(name, lambda: _all_threads_are_stopped(self.pid(name)))
+        pid = self.pid(name)
+        self._wait_until(name, lambda: process_threads.all_in_state(pid, "T"))
 
     def _wait_until(self, name: str, condition: Callable[[], bool]) -> None:
         """Waits until a condition of a task holds, which has not ended."""
@@ -210,14 +210,3 @@ def _in_namespaces(
         host = namespace.inside if task.name in namespaces else namespace.outside
         cluster.setdefault(task.task_type, []).append(f"{host}:{task.port}")
     return [dataclasses.replace(task, cluster=cluster) for task in tasks]
-
-
-def _all_threads_are_stopped(pid: int) -> bool:
-    files, states = [], set()
-    # Threads and the process itself may end meanwhile; other threads still count.
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        files = list(pathlib.Path(f"/proc/{pid}/task").glob("*/stat"))
-    for file in files:
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            states.add(file.read_text().rpartition(")")[2].split()[0])
-    return states == {"T"}

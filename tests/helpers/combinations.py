@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 
-def mostly_by_night(values: Iterable[str], *by_day: str) -> list[Any]:
+def mostly_by_night(values: Iterable[Any], *by_day: Any) -> list[Any]:
     """The values of an argument, all of which but those `by_day` are marked `slow`."""
     return [
         pytest.param(value, marks=() if value in by_day else pytest.mark.slow)

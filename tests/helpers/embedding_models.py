@@ -40,20 +40,14 @@ def drawn(num_examples, seed, sizes, features, shapes):
     return ids, draw.normal(size=(num_examples, 1)).astype(np.float32)
 
 
-def feature_configs(
-    combiner: str = "mean", optimizers: dict[str, Any] | None = None
-) -> dict[str, Any]:
+def feature_configs(optimizers: dict[str, Any] | None = None) -> dict[str, Any]:
     """The configurations for the one layer with all tables.
 
     Some tables may have optimizers of their own.
     """
     tables = {
         name: tfs.keras.TableConfig(
-            name,
-            size,
-            WIDTHS[name],
-            optimizer=(optimizers or {}).get(name),
-            combiner=combiner,
+            name, size, WIDTHS[name], optimizer=(optimizers or {}).get(name)
         )
         for name, size in SIZES.items()
     }
@@ -158,19 +152,6 @@ def make(
     model(batch(2)[0])
     model.set_tables(tables)
     return model
-
-
-def train_on_batch(model: Any, ids: Any, targets: Any) -> float:
-    """One update, in which sparse gradients name each row once, and its loss."""
-    variables = variables_of(model)
-    with tf.GradientTape() as tape:
-        outputs = model(ids, training=True)
-        loss = tf.reduce_mean((outputs - targets) ** 2)
-    gradients = map(keras_variants.unique_rows, tape.gradient(loss, variables))
-    model.optimizer.apply_gradients(
-        zip(gradients, model.trainable_variables, strict=True)
-    )
-    return float(loss)
 
 
 def variables_of(layer: Any) -> list[tf.Variable]:

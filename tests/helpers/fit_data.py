@@ -145,16 +145,7 @@ REFUSED = (
     "dataset with y",
     "dataset, split",
 )
-# Kinds of data for training, and beside each the kinds for its validation.
-_TRAINED_ON = {
-    "arrays": lambda side: {"x": X, "y": Y},
-    "dataset": lambda side: {"x": dataset()},
-    "worker's dataset": lambda side: {"x": dataset().repeat(), **_FOUR_STEPS},
-    "dataset of a function": lambda side: {"x": _of_function(side)},
-    "PyDataset": lambda side: {"x": Batches(X, Y)},
-    "generator": lambda side: {"x": generator(X, Y), **_FOUR_STEPS},
-    "generator with an end": lambda side: {"x": generator(X, Y, repeat=1), "epochs": 1},
-}
+# Kinds of data for validation.
 _VALIDATED_ON = {
     "arrays": lambda side: (X, Y),
     "arrays with weights": lambda side: (X, Y, WEIGHTS),
@@ -254,18 +245,18 @@ def trained(kind, side):
     return result
 
 
-def validated(kind, side):
-    """Trains on a kind of data, validated by each kind."""
+def validated_on_each_kind(side):
+    """Trains on a dataset, validated by each kind of data."""
     return {
         name: fitted(
             side,
             {
-                **_TRAINED_ON[kind](side),
+                "x": dataset(),
                 "validation_data": make(side),
                 "validation_steps": 2 if name in _WITHOUT_END else None,
                 # How far threads of Keras 2 have read ahead, with a second thread, is
-                # chance; and it makes an epoch of what has come to its end.
-                "epochs": 1 if "generator" in name or "end" in kind else 2,
+                # chance.
+                "epochs": 1 if "generator" in name else 2,
             },
         )
         for name, make in _VALIDATED_ON.items()
@@ -273,4 +264,4 @@ def validated(kind, side):
 
 
 SCENARIOS = {f"data: {kind}": functools.partial(trained, kind) for kind in KINDS}
-VALIDATED = {kind: functools.partial(validated, kind) for kind in _TRAINED_ON}
+SCENARIOS |= {validated_on_each_kind.__name__: validated_on_each_kind}

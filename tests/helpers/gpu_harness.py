@@ -99,12 +99,9 @@ def skip_without_memory(num_bytes: int) -> None:
 
 
 @functools.cache
-def library(architecture: str | None = None) -> ctypes.CDLL:
-    """Builds the launches for the GPU that is here, and loads them.
-
-    `architecture`: CMake's CUDA_ARCHITECTURES; by default that of the first GPU.
-    """
-    architecture = architecture or f"{compute_capability()}-real"
+def library() -> ctypes.CDLL:
+    """Builds the launches for the GPU that is here, and loads them."""
+    architecture = f"{compute_capability()}-real"
     for command in (
         [
             "cmake",

@@ -36,16 +36,6 @@ def one_batch() -> tf.data.Dataset:
     return tf.data.Dataset.from_tensors(keras_variants.small_data(8))
 
 
-def train_on_batch(model: Any, optimizer: Any, words: Any, targets: Any) -> None:
-    """One update on one batch, without SyncReplicas."""
-    variables = model.trainable_variables
-    with tf.GradientTape() as tape:
-        outputs = model(tf.constant(words), training=True)
-        error = tf.reduce_mean((outputs - targets) ** 2)
-    gradients = map(keras_variants.unique_rows, tape.gradient(error, variables))
-    optimizer.apply_gradients(zip(gradients, variables, strict=True))
-
-
 def iterations_of(optimizer: Any) -> int:
     return int(keras_variants.native(optimizer.iterations).numpy())
 

@@ -86,6 +86,23 @@ def unique_rows(gradient: Any) -> Any:
     return tf.IndexedSlices(values, rows, gradient.dense_shape)
 
 
+def train_on_batch(
+    model: Any, inputs: Any, targets: Any, optimizer: Any = None
+) -> float:
+    """One update, in which sparse gradients name each row once, and its loss.
+
+    `optimizer`: by default that of the model.
+    """
+    variables = model.trainable_variables
+    with tf.GradientTape() as tape:
+        outputs = model(inputs, training=True)
+        loss = tf.reduce_mean((outputs - targets) ** 2)
+    gradients = map(unique_rows, tape.gradient(loss, [native(x) for x in variables]))
+    optimizer = optimizer or model.optimizer
+    optimizer.apply_gradients(zip(gradients, variables, strict=True))
+    return float(loss)
+
+
 def small_model(*hidden: Any) -> Any:
     """An embedding, other layers if there are, and a dense one: words to a number."""
     layers = tf.keras.layers

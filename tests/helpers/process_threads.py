@@ -16,7 +16,7 @@ def threads(pid="self"):
 
     Threads that end while this reads, of which there always are some, are left out.
     """
-    for thread in pathlib.Path(f"/proc/{pid}/task").iterdir():
+    for thread in pathlib.Path(f"/proc/{pid}").glob("task/*"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             lines = (thread / "status").read_text().splitlines()
             fields = (line.split(":", 1) for line in lines)
@@ -42,8 +42,8 @@ def asleep_in_handler(signum):
 
 
 def all_in_state(pid, letter):
-    """Whether each thread of a process is in a state, such as T, stopped."""
-    return all(status["State"].startswith(letter) for _, status in threads(pid))
+    """Whether a process has threads, and each is in a state, such as T, stopped."""
+    return {status["State"][0] for _, status in threads(pid)} == {letter}
 
 
 def only_child(pid):

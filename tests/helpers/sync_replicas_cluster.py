@@ -8,13 +8,12 @@ import json
 import pathlib
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import clusters
 import numpy as np
 import programs
-import pytest
 import sync_accounting
 import sync_replicas_twin as twin
 
@@ -22,28 +21,19 @@ _PROGRAM = (
     pathlib.Path(__file__).parents[1] / "distributed" / "sync_replicas_program.py"
 )
 CHIEF = "worker-0"
-# The points at which a replica can stop itself (see `Seams` of the program), and those
-# between which its gradient is admitted: it may have reached some variables and not
-# others.
-ADMITTED = ("admitted", "half_pushed", "pushed")
-# Parameters of tests. For the gate an admitted replica is the same whether it has
-# pushed nothing, a half or all; a half is the hardest case.
-POINT_PARAMETERS = [
-    "computing",
-    pytest.param("admitted", marks=pytest.mark.soak),
-    "half_pushed",
-    pytest.param("pushed", marks=pytest.mark.soak),
-    "committed",
-]
+# Where real replicas are lost: with a permit, and with a gradient that has reached some
+# variables and not others. All other points, see `Seams` of the program, are the gate's
+# alone, and tests/cc/gate and the simulator lose replicas there.
+POINTS = ("computing", "half_pushed")
 
 # Pairs of a worker and the number of its batch, by generation and round.
 Rounds = dict[tuple[int, int], list[tuple[int, int]]]
 
 
 class ReplicaCluster:
-    """Parameter servers, and replicas of a program that the test starts.
+    """Parameter servers that serve, and replicas of a program that the test starts.
 
-    The first replica is the chief. The parameter servers serve, if they are asked to.
+    The first replica is the chief.
     """
 
     def __init__(
@@ -51,7 +41,6 @@ class ReplicaCluster:
         program: pathlib.Path,
         num_workers: int,
         num_ps: int,
-        serving: Collection[str] = ("ps",),
         **arguments: Any,
     ):
         """`arguments` are those of the program's `main` for all replicas."""
@@ -60,7 +49,7 @@ class ReplicaCluster:
             num_ps=num_ps,
             chief=False,
             env=programs.environment(),
-            serving=serving,
+            serving=("ps",),
         )
         self._command = [sys.executable, str(program)]
         self._arguments = arguments
@@ -81,7 +70,7 @@ class ReplicaCluster:
 
 
 class SyncReplicasCluster(ReplicaCluster):
-    """Two parameter servers that serve, and replicas that the test starts.
+    """Two parameter servers, and replicas that the test starts.
 
     The gate is on ps-1, beside the variable "table"; "dense" and the global step are on
     ps-0. The quorum is `num_workers` by default. `optimizer` are further arguments of

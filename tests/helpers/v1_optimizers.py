@@ -161,12 +161,12 @@ class Trainer:
         return {x.op.name: self.session.run(x) for x in self.variables}
 
 
-def in_session(kind, dtype, make, steps=STEPS):
+def in_session(kind, dtype, make):
     """The values of all variables after training."""
     with tf.Graph().as_default(), tf1.Session() as session:
         trainer = Trainer(session, kind, dtype, make)
         session.run(tf1.global_variables_initializer())
-        trainer.train(range(steps))
+        trainer.train(range(STEPS))
         return trainer.values()
 
 

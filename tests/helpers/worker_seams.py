@@ -15,10 +15,6 @@ import tensorflow as tf
 from tf_syncrep.python.ops import accumulator_ops, sync_gate_ops
 from tf_syncrep.python.sync.gradient_accumulators import NO_ROUND
 
-# They are in the order in which a worker gets to them. From the second to the fourth
-# its gradient is admitted, and may have reached some variables and not others.
-POINTS = ("computing", "admitted", "half_pushed", "pushed", "committed")
-ADMITTED = POINTS[1:4]
 _POLL_SECS = 0.02
 
 
@@ -35,11 +31,10 @@ def go_on(folder: pathlib.Path, point: str, worker: int) -> None:
 class Seams:
     """Builds the points.
 
-    "computing": the worker has its permit, and no gradient. "admitted": the gate has
-    admitted its gradient, and nothing is pushed. "half_pushed": one push was
-    acknowledged, and the others are not begun. "pushed": all were acknowledged.
-    "committed": the gradient counts. A worker whose gradient comes too late gets only
-    to the first point.
+    "computing": the worker has its permit, and no gradient. "half_pushed": its gradient
+    is admitted, one push was acknowledged, and the others are not begun. "committed":
+    the gradient counts. A worker whose gradient comes too late gets only to the first
+    point.
     """
 
     def __init__(self, folder: str, compute_secs: Sequence[float]):
@@ -68,20 +63,18 @@ class Seams:
             return admit(*args)
 
     def _push(self, push, handle, round_number, *gradient):
-        point = "half_pushed" if self._pushes else "admitted"
         with tf.control_dependencies(self._pushes):
-            stop = self._stop(point, admitted=round_number != NO_ROUND)
-        with tf.control_dependencies([stop]):
+            is_admitted = round_number != NO_ROUND
+            stops = [self._stop("half_pushed", is_admitted)] if self._pushes else []
+        with tf.control_dependencies(stops):
             self._pushes.append(push(handle, round_number, *gradient))
         return self._pushes[-1]
 
     def _commit(self, commit, gate, generation, round_number, *worker):
         self._pushes = []
-        admitted = round_number != NO_ROUND
-        with tf.control_dependencies([self._stop("pushed", admitted)]):
-            counts = commit(gate, generation, round_number, *worker)
+        counts = commit(gate, generation, round_number, *worker)
         with tf.control_dependencies([counts]):
-            stop = self._stop("committed", admitted)
+            stop = self._stop("committed", round_number != NO_ROUND)
         with tf.control_dependencies([stop]):
             return tf.identity(counts)
 

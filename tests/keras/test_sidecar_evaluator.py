@@ -28,7 +28,7 @@ def batch(seed: int) -> tuple[np.ndarray, np.ndarray]:
     return ids, draw.normal(size=(BATCH, 1)).astype(np.float32)
 
 
-def make(built: bool = True) -> Any:
+def make(built: bool = True, **options: Any) -> Any:
     """A model with tables that checkpoints have by rows, and smaller variables."""
     configs = {
         name: tfs.keras.FeatureConfig(
@@ -49,7 +49,7 @@ def make(built: bool = True) -> Any:
             return self.dense(tf.concat([vectors[k] for k in TABLES], axis=1))
 
     model = Model()
-    model.compile(tfs.keras.AdamAsync(0.01), loss="mse", metrics=["mae"])
+    model.compile(tfs.keras.AdamAsync(0.01), "mse", metrics=["mae"], **options)
     if built:
         model(tf.constant(batch(0)[0]))
     return model
@@ -80,7 +80,7 @@ class Training(tf.keras.callbacks.Callback):
 
     def __init__(self, folder, checkpoints, **options):
         super().__init__()
-        self.trained = make()
+        self.trained = make(run_eagerly=True)  # a few steps take less than a trace
         self.checkpoint = tfs.keras.Checkpoint(folder, model=self.trained, **options)
         self.checkpoints = checkpoints
         self.expected = []
@@ -218,7 +218,7 @@ def test_training_begun_anew_in_an_emptied_folder_is_followed(tmp_path):
 
 
 def fit(folder, epochs):
-    model = make()
+    model = make(run_eagerly=True)
     options = {"batch_size": BATCH, "epochs": epochs, "verbose": 0}
     checkpoint = tfs.keras.Checkpoint(folder, every_n_steps=1)
     tfs.keras.fit(model, *batch(0), callbacks=[checkpoint], **options)

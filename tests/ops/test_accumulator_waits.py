@@ -5,7 +5,6 @@ from concurrent import futures
 import numpy as np
 import pytest
 import tensorflow as tf
-from waiting import until
 
 import tf_syncrep as tfs
 
@@ -116,27 +115,6 @@ def test_an_error_elsewhere_in_the_function_ends_the_wait(sparse):
     assert int(accumulator.held()) == 1
     accumulator.push(3.0)
     np.testing.assert_array_equal(accumulator.take(2), np.full([4, 2], 2.0))
-
-
-@both_kinds
-def test_each_of_many_takes_gets_gradients_of_its_own(sparse, pool):
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        accumulator = Accumulator(sparse, reduction_type="SUM")
-        push, take = accumulator.push(1.0, step=1 << 40), accumulator.take(2)
-        counts = tfs.ops.accumulator_stats(accumulator.handle)
-        takes = [pool.submit(session.run, take) for _ in range(20)]
-
-        def all_are_done():
-            session.run(push)
-            return all(one.done() for one in takes)
-
-        until(all_are_done, poll_secs=0)
-        results = [one.result() for one in takes]
-        result = session.run(counts)
-    assert all(taken[0, 0] >= 2 for taken in results)
-    assert sum(taken[0, 0] for taken in results) == result.taken
-    assert result.takes == 20
-    assert result.pushed == result.taken + result.held
 
 
 @both_kinds

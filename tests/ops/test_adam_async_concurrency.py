@@ -7,8 +7,6 @@ is exact, and so that the order of the updates does not matter. So each final st
 one right value, to the bit. A gradient of ones, beta2 = 0 and epsilon = 0 make v = 1:
 
 - Adam with beta1 = 0 subtracts exactly lr at each step;
-- RMSProp with lr = 1 and a momentum of 1 makes m the number n of updates of the row,
-  and var -n * (n + 1) / 2: if an update of m mixes with another's of var, it shows;
 - as many steps with lr = 1 as with lr = -1, or with betas of 0.5 as with 2, end where
   they began, however many there are.
 """
@@ -30,8 +28,6 @@ tf1 = tf.compat.v1
 # Few and long rows, so that threads are at the same row much of the time.
 ROWS = 12
 COLUMNS = 1500
-
-COUNTING = {"apply_sparse_rmsprop": True, "rmsprop_momentum": 1.0}
 
 KINDS = ("dense", "both")
 # Whether variables are resources, and whether updates lock them as wholes.
@@ -88,34 +84,6 @@ def train(session, variables, updates, runs):
 def is_dense(kinds, i):
     """Whether the i-th update is dense; pairs of updates are of one kind."""
     return kinds == "dense" or (kinds == "both" and i // 2 % 2 == 0)
-
-
-@thinned("dtype, how", DTYPES, HOW)
-def test_each_update_of_a_row_counts_once(dtype, how):
-    """Four quarters of a gradient are like one, whoever else updates the row."""
-    use_resource, use_locking = how
-    random = np.random.default_rng(0)
-    rows_of = [np.append([0, 1], random.permutation(10)[:3] + 2) for _ in range(40)]
-    with many_threads() as session:
-        state = zeros(dtype)
-        variables = state.make(use_resource)
-        updates = [
-            state.apply(
-                variables,
-                tf.fill([4 * len(rows), COLUMNS], tf.constant(0.25, dtype)),
-                np.tile(rows, 4),
-                use_locking=use_locking,
-                **COUNTING,
-            )
-            for rows in rows_of
-        ]
-        after = train(session, variables, updates, runs=12)
-
-    count = 3 * 12 * np.bincount(np.concatenate(rows_of), minlength=ROWS)
-    count = np.broadcast_to(count[:, np.newaxis], [ROWS, COLUMNS]).astype(np.float64)
-    np.testing.assert_array_equal(after["m"], count)
-    if dtype in (tf.float32, tf.float64):
-        np.testing.assert_array_equal(after["var"], -count * (count + 1) / 2)
 
 
 @thinned("kinds, dtype, how", KINDS, DTYPES, HOW)

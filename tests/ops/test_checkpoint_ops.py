@@ -119,7 +119,7 @@ def _ended(writer):
 
 
 def _wait(writer):
-    _, code, message, *counts = _ended(writer)
+    _, code, message, *counts, _ = _ended(writer)
     assert code == 0, message.numpy()
     return tuple(map(int, counts))
 
@@ -324,11 +324,9 @@ def test_whole_tables_are_kept_and_wait_for_room(tmp_path):
 def test_when_one_table_gives_a_checkpoint_up_no_update_of_another_waits(tmp_path):
     groups = [[tf.Variable(_values(1000, width=16))] for _ in range(3)]
     pieces = [(group, 1000, 0, 1, 1000) for group in range(3)]
-    writer, options = _writer(), {"max_kept_bytes": 4096, "max_bytes_per_sec": 1.0}
-    _begin(
-        *(writer, tmp_path / "ckpt", groups, pieces, ["a", "b", "c"]),
-        **{**options, "patience_secs": 0.2},
-    )
+    writer, path = _writer(), tmp_path / "ckpt"
+    options = {"max_kept_bytes": 4096, "max_bytes_per_sec": 1.0, "patience_secs": 0.2}
+    _begin(writer, path, groups, pieces, ["a", "b", "c"], **options)
     for (table,) in reversed(groups):
         checkpoint_ops.checkpoint_keep(table.handle)
     assert not checkpoint_ops.checkpoint_progress(writer).done
@@ -509,9 +507,9 @@ def test_of_a_table_that_grows_free_rows_are_left_out(tmp_path):
     arrays, names = [vectors, keys, uses], ["table", "keys", "uses"]
     writer = _writer()
 
-    def begin(prefix, token="", base=""):
+    def begin(prefix, token="", base="", not_finite=()):
         _begin(writer, tmp_path / prefix, [arrays], [growing], names, token, base)
-        _wait(writer)
+        assert _ended(writer).not_finite.numpy().tolist() == [*not_finite]
         reader = tf.train.load_checkpoint(str(tmp_path / prefix))
         if not reader.has_tensor("table/changed/0-0/ids"):
             return [], [], []
@@ -527,11 +525,41 @@ def test_of_a_table_that_grows_free_rows_are_left_out(tmp_path):
     assert begin("full", "first") == [ids, found, counts]
     uses[2].assign([0, 0])  # It goes, and another comes.
     uses[0].assign([4, 1])
-    vectors[3].assign([7.0, 7.0])  # A row that is free may hold anything.
+    vectors[3].assign([np.nan, 7.0])  # A row that is free may hold anything.
     ids, found, counts = begin("changed", "second", "first")
     assert ids == [0, 2]
     assert counts == [[4, 1], [0, 0]]
     assert begin("nothing", "third", "second") == ([], [], [])
+    uses[3].assign([9, 1])
+    begin("ruined", "fourth", "third", not_finite=[b"table"])
+
+
+@pytest.mark.parametrize("dtype", [tf.half, tf.bfloat16, tf.float32, tf.float64])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_names_of_what_is_not_finite_are_told(tmp_path, dtype, value):
+    """However large a table is; slots are not looked at."""
+    rows, writer = 200_000, _writer()
+    table = tf.Variable(tf.fill([rows, 4], dtype.max))
+    slot = tf.Variable(tf.fill([rows, 4], tf.constant(np.inf, dtype)))
+    whole = tf.Variable(tf.fill([3], dtype.min))
+
+    def told(token, base=""):
+        checkpoint_ops.checkpoint_begin(
+            *(writer, str(tmp_path / token), token, base, _handles([[table, slot]])),
+            *([(0, rows, 0, 1, rows)], ["table", "slot"], [whole.handle], ["whole"]),
+            max_kept_bytes=_KEPT,
+        )
+        progress = _ended(writer)
+        assert progress.code == 0
+        return progress.not_finite.numpy().tolist()
+
+    assert told("first") == []
+    table[123_456, 3].assign(tf.constant(value, dtype))
+    assert told("second", "first") == told("full") == [b"table"]
+    assert told("unchanged", "full") == [b"table"]
+    table[123_456, 3].assign(tf.constant(0, dtype))
+    whole[2].assign(tf.constant(value, dtype))
+    assert told("last", "unchanged") == [b"whole"]
 
 
 def test_uses_of_rows_must_be_two_numbers_each(tmp_path):
@@ -642,12 +670,8 @@ def test_memory_of_kept_rows_is_within_its_bound(tmp_path):
 
 def test_an_update_goes_on_where_a_variable_got_another_shape(tmp_path):
     variable = tf.Variable(tf.ones([50_000, 3]), shape=[None, 3])
-    writer = _writer()
-    _begin(
-        *(writer, tmp_path / "ckpt", [[variable]], [(0, 50_000, 0, 1, 50_000)]),
-        *(["table"],),
-        max_bytes_per_sec=1e4,
-    )
+    writer, layout = _writer(), ([[variable]], [(0, 50_000, 0, 1, 50_000)], ["table"])
+    _begin(writer, tmp_path / "ckpt", *layout, max_bytes_per_sec=1e4)
     variable.assign(tf.ones([7, 3]))
     checkpoint_ops.checkpoint_keep(variable.handle, [3])
     ended = _ended(writer)

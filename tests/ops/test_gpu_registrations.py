@@ -50,9 +50,10 @@ def _host_memory():
     """The arguments that kernels for GPUs have in the host's memory, by op."""
     kernels = {}
     for source in _sources("kernels"):
-        for kernel in source.split("REGISTER_KERNEL_BUILDER(")[1:]:
-            registration = kernel.split(";")[0]
-            if "DEVICE_GPU" in registration:
+        for registration in re.findall(
+            r"REGISTER_(?:KERNEL_BUILDER|CPU_AND_GPU)\([^;]*", source
+        ):
+            if "_GPU" in registration:
                 name = re.search(r'Name\("([^"]+)"\)', registration)[1]
                 kernels[name] = set(re.findall(r'HostMemory\("(\w+)"\)', registration))
     return kernels

@@ -3,6 +3,7 @@
 tests/cc/sync_gate*_test.cc tests the rules of the protocol themselves.
 """
 
+import functools
 import itertools
 import re
 import threading
@@ -10,11 +11,12 @@ import threading
 import pytest
 import sync_accounting
 import tensorflow as tf
-from sync_gate_sessions import GateSession
 from waiting import in_thread, until
 
 from tf_syncrep.python.ops import sync_gate_ops as ops
 from tf_syncrep.python.sync import gate_stats
+
+tf1 = tf.compat.v1
 
 DEADLINE_SECS = 30
 # So long that it does not end while a busy machine holds up the test for a moment.
@@ -41,6 +43,18 @@ def _contribute(handle, worker, first=False):
     assert ops.sync_gate_admit(handle, generation, round_number, *worker, True)
     assert ops.sync_gate_commit(handle, generation, round_number, *worker)
     return int(round_number), int(step)
+
+
+def _train(handle, worker, generation, step):
+    """A step of a worker, and the update of a round that needs no other."""
+    permit = ops.sync_gate_acquire(handle, *worker)
+    with tf.control_dependencies(permit):
+        admitted = ops.sync_gate_admit(handle, *permit[:2], *worker, True)
+    with tf.control_dependencies([admitted]):
+        committed = ops.sync_gate_commit(handle, *permit[:2], *worker)
+    with tf.control_dependencies([committed]):
+        full, _ = ops.sync_gate_wait_quorum(handle, generation)
+    return ops.sync_gate_advance(handle, generation, full, step)
 
 
 def _until(condition):
@@ -140,7 +154,7 @@ def test_close_ends_waits_as_end_of_input_and_open_begins_anew():
         in_thread(ops.sync_gate_acquire, handle, *A),
         in_thread(ops.sync_gate_wait_quorum, handle, generation),
     ]
-    ops.sync_gate_close(handle)
+    ops.sync_gate_close(handle, ops.ANY_GENERATION)
     for wait in waits:
         assert isinstance(wait.exception(DEADLINE_SECS), tf.errors.OutOfRangeError)
     with pytest.raises(tf.errors.OutOfRangeError, match="the chief has ended"):
@@ -158,7 +172,8 @@ def test_chief_may_change_the_terms_when_it_opens():
     handle = _gate(quorum=2, total=2)
     ops.sync_gate_open(handle, 0)
     generation = ops.sync_gate_open(
-        *(handle, 0),
+        handle,
+        0,
         quorum=1,
         total=3,
         lease_secs=SHORT_LEASE_SECS,
@@ -183,14 +198,6 @@ def test_worker_with_other_terms_than_the_chiefs_is_told_so():
             "total_num_replicas=3"
         ) in str(caught.value)
     ops.sync_gate_acquire(handle, *A, quorum=2, total=2)
-
-
-def test_fast_worker_gives_more_where_shares_are_not_strict():
-    handle = _gate(quorum=3, total=3, strict=False)
-    generation = ops.sync_gate_open(handle, 0)
-    for _ in range(3):
-        _contribute(handle, A)
-    assert int(ops.sync_gate_wait_quorum(handle, generation)[1]) == 3
 
 
 def test_open_ends_the_waits_of_the_generation_before():
@@ -219,7 +226,8 @@ def test_cancel_updater_ends_the_updaters_waits_alone():
 
     updater = in_thread(wait_quorum)
     waits_for_quorum.wait(DEADLINE_SECS)
-    _until(lambda: ops.sync_gate_cancel_updater(handle, generation) or updater.done())
+    cancel = functools.partial(ops.sync_gate_cancel_updater, **ops.NO_WORKER)
+    _until(lambda: cancel(handle, generation) or updater.done())
     assert isinstance(updater.exception(DEADLINE_SECS), tf.errors.CancelledError)
     assert not acquire.done()
     round_number, _ = _contribute(handle, B)
@@ -230,7 +238,8 @@ def test_cancel_updater_ends_the_updaters_waits_alone():
 def test_fail_ends_all_with_its_error():
     handle = _gate()
     ops.sync_gate_open(handle, 0)
-    ops.sync_gate_fail(handle, tf.errors.DATA_LOSS, "the update went wrong")
+    error = tf.errors.DATA_LOSS, "the update went wrong"
+    ops.sync_gate_fail(handle, *error, ops.ANY_GENERATION)
     with pytest.raises(tf.errors.DataLossError, match="the update went wrong"):
         ops.sync_gate_acquire(handle, *A)
 
@@ -251,14 +260,7 @@ def test_function_runs_the_protocol():
 
     @tf.function
     def train_step(step):
-        worker = ops.task_id()
-        permit = ops.sync_gate_acquire(handle, *worker)
-        with tf.control_dependencies(permit):
-            admitted = ops.sync_gate_admit(handle, *permit[:2], *worker, True)
-        with tf.control_dependencies([admitted]):
-            ops.sync_gate_commit(handle, *permit[:2], *worker)
-        full, _ = ops.sync_gate_wait_quorum(handle, generation)
-        return ops.sync_gate_advance(handle, generation, full, step)
+        return _train(handle, ops.task_id(), generation, step)
 
     for step in range(1, 4):
         assert train_step(tf.constant(step, tf.int64))
@@ -266,9 +268,8 @@ def test_function_runs_the_protocol():
 
 
 def test_closed_session_ends_its_wait_for_a_quorum():
-    name = f"test_gate_{next(_numbers)}"
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        handle = _gate(shared_name=name)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        handle = _gate()
         generation = ops.sync_gate_open(handle, tf.constant(0, tf.int64))
         wait_op = ops.sync_gate_wait_quorum(handle, generation)
         wait = in_thread(session.run, wait_op)
@@ -278,47 +279,36 @@ def test_closed_session_ends_its_wait_for_a_quorum():
         assert isinstance(wait.exception(DEADLINE_SECS), tf.errors.CancelledError)
 
 
-def _assert_keeps_no_permit(gate, generation):
-    """Trains on with A, with room for one worker, after B's wait has ended."""
-    for update in (1, 2):
-        # If B still waited, it would get the place that A gives up here.
-        permit = in_thread(gate.acquire, A[0]).result(DEADLINE_SECS)
-        assert gate.admit(permit, A[0])
-        assert gate.commit(permit, A[0])
-        full, num_gradients = gate.wait_quorum(generation)
-        assert (full, num_gradients) == (permit[1], 1)
-        assert gate.advance(generation, full, update)
-    stats = gate.stats()
-    sync_accounting.assert_identities(stats)
-    assert (stats["in_flight"], stats["expired"]) == (0, 0)
-    assert stats["rounds"] == stats["updates"] == stats["applied"] == 2
-
-
-def test_acquire_whose_step_times_out_keeps_no_permit():
-    with GateSession(1, 1, shared_name="") as gate:
-        generation = gate.open(0)
-        gate.acquire(A[0])
-        wait = in_thread(gate.acquire, B[0], timeout_in_ms=500)
-        _until(lambda: B[0] in gate.stats()["workers"])
-        assert isinstance(
-            wait.exception(DEADLINE_SECS),
-            (tf.errors.DeadlineExceededError, tf.errors.CancelledError),
-        )
-        _assert_keeps_no_permit(gate, generation)
-
-
-def test_acquire_whose_session_is_closed_keeps_no_permit():
-    server = tf.compat.v1.train.Server.create_local_server()
-    arguments = {"target": server.target, "shared_name": f"gate_{next(_numbers)}"}
-    with GateSession(1, 1, **arguments) as gate:
-        generation = gate.open(0)
-        gate.acquire(A[0])
-        with GateSession(1, 1, **arguments) as leaving:
-            wait = in_thread(leaving.acquire, B[0])
-            _until(lambda: B[0] in gate.stats()["workers"])
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_acquire_whose_step_or_session_ends_keeps_no_permit(is_closed):
+    server = tf1.train.Server.create_local_server()
+    with tf.Graph().as_default():
+        handle = _gate(quorum=1, total=1)
+        opened = ops.sync_gate_open(handle, tf.constant(0, tf.int64))
+        acquired = {worker: ops.sync_gate_acquire(handle, *worker) for worker in (A, B)}
+        generation, step = (tf1.placeholder(tf.int64, []) for _ in range(2))
+        updated = _train(handle, A, generation, step)
+        stats = ops.sync_gate_stats(handle)
+        session, leaving = (tf1.Session(server.target) for _ in range(2))
+    with session, leaving:
+        feed = {generation: session.run(opened)}
+        session.run(acquired[A])
+        limit = None if is_closed else tf1.RunOptions(timeout_in_ms=500)
+        wait = in_thread(leaving.run, acquired[B], options=limit)
+        _until(lambda: B[0] in gate_stats.to_dict(*session.run(stats))["workers"])
+        if is_closed:
             assert not wait.done()
-        assert isinstance(wait.exception(DEADLINE_SECS), tf.errors.CancelledError)
-        _assert_keeps_no_permit(gate, generation)
+            leaving.close()
+        ends = (tf.errors.DeadlineExceededError, tf.errors.CancelledError)
+        assert isinstance(wait.exception(DEADLINE_SECS), ends)
+        # If B still waited, it would get the places that A gives up here.
+        for update in (1, 2):
+            train = in_thread(session.run, updated, {**feed, step: update})
+            assert train.result(DEADLINE_SECS)
+        counters = gate_stats.to_dict(*session.run(stats))
+    sync_accounting.assert_identities(counters)
+    assert (counters["in_flight"], counters["expired"]) == (0, 0)
+    assert counters["rounds"] == counters["updates"] == counters["applied"] == 2
 
 
 def test_failure_elsewhere_in_the_step_ends_its_wait():
@@ -397,7 +387,7 @@ def test_stats_say_what_each_worker_does():
     assert _phases(handle) == ["computing", "idle"]
     wait = in_thread(ops.sync_gate_acquire, handle, *B)
     _until(lambda: _phases(handle) == ["computing", "waiting"])
-    ops.sync_gate_close(handle)
+    ops.sync_gate_close(handle, ops.ANY_GENERATION)
     assert isinstance(wait.exception(DEADLINE_SECS), tf.errors.OutOfRangeError)
 
 
@@ -436,7 +426,7 @@ def test_events_are_written_where_the_environment_says(tmp_path, monkeypatch):
             "total_num_replicas must be at least 1. Received: -2",
         ),
         (
-            lambda h: ops.sync_gate_fail(h, 0, "fine"),
+            lambda h: ops.sync_gate_fail(h, 0, "fine", ops.ANY_GENERATION),
             r"code must be a canonical error code in \[1, 16\], but is 0",
         ),
     ],

@@ -110,9 +110,9 @@ def normal(name="items", capacity=100, **options):
     return twin.Table(name, capacity, **options)
 
 
-def some_keys(draw, size, spread=50):
+def some_keys(draw, size):
     """Distinct keys: mostly small ones, and those at the ends of the range."""
-    keys = set(draw.integers(-spread, spread, size).tolist())
+    keys = set(draw.integers(-50, 50, size).tolist())
     return sorted(keys | set(draw.choice([INT64.min, INT64.max, 1 << 40], 1).tolist()))
 
 

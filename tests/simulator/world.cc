@@ -49,21 +49,18 @@ World::World(const Setup& setup, Trace trace)
       Say("    " + Seconds(record.time) + " gate: " + Text(untimed));
     };
   }
-  WatchedQueue::Log queue_log;
-  if (trace_) {
-    queue_log = [this](const std::string& line) {
-      Say("    " + Seconds(now_.count()) + " work queue: " + line);
+  const auto log_of = [this](const std::string& what) -> Trace {
+    if (!trace_) {
+      return nullptr;
+    }
+    return [this, what](const std::string& line) {
+      Say("    " + Seconds(now_.count()) + " " + what + ": " + line);
     };
-  }
-  WatchedTable::Log table_log;
-  if (trace_) {
-    table_log = [this](const std::string& line) {
-      Say("    " + Seconds(now_.count()) + " table: " + line);
-    };
-  }
+  };
   for (int i = 0; i < setup.num_servers; ++i) {
     servers_.push_back(std::make_unique<Server>(
-        i, setup, [this] { return now_; }, &twin_, log, queue_log, table_log));
+        i, setup, [this] { return now_; }, &twin_, log, log_of("work queue"),
+        log_of("table")));
   }
   for (int i = 0; i < setup.num_workers; ++i) {
     workers_.push_back(std::make_unique<Worker>(i, &cluster_));

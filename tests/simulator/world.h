@@ -50,14 +50,12 @@ class World {
   std::vector<std::unique_ptr<Worker>>& workers() { return workers_; }
   std::vector<std::unique_ptr<Server>>& servers() { return servers_; }
   std::vector<std::unique_ptr<Reader>>& readers() { return readers_; }
-  std::vector<std::unique_ptr<Trainer>>& trainers() { return trainers_; }
   // Null if there is none at present.
   WatchedQueue* queue() const { return servers_.back()->queue(); }
   bool queue_was_lost() const { return servers_.back()->life() > 1; }
   // Whether a question whose reader had stopped waiting was given an item.
   bool item_is_nobodys() const { return item_is_nobodys_; }
   bool IsCut(const Task& task, const Task& server) const;
-  bool has_cuts() const { return !cuts_.empty(); }
   const std::vector<std::pair<Task, Task>>& cuts() const { return cuts_; }
   const Twin& twin() const { return twin_; }
   // When the gate has to be polled again, or Time::max() for never.

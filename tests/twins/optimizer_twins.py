@@ -27,15 +27,23 @@ def mean(gradients: Sequence[Gradient]) -> Gradient:
 class AdamAsync:
     """The rule of tfs.keras.AdamAsync for one variable."""
 
-    def __init__(self, var: np.ndarray):
-        self._slots = reference.initial_state(var, 0.9, 0.999)
+    def __init__(self, var: np.ndarray, **options: Any):
+        """Begins; the options are those of steps with sparse gradients."""
+        self._slots, self._options = reference.initial_state(var, 0.9, 0.999), options
+
+    @property
+    def slots(self) -> dict[str, np.ndarray]:
+        names = ("m", "v", "beta_1_power", "beta_2_power")
+        return dict(zip(names, self._slots[1:], strict=True))
 
     def __call__(self, var, gradient, rate, step):
         del step  # the powers count the steps
         state = self._slots._replace(var=var)
         arguments = (*state, rate, 0.9, 0.999, 1e-7)
         if isinstance(gradient, tuple):
-            self._slots = reference.adam_async_sparse(*arguments, *gradient)
+            self._slots = reference.adam_async_sparse(
+                *arguments, *gradient, **self._options
+            )
         else:
             self._slots = reference.adam_async_dense(*arguments, gradient)
         return self._slots.var
@@ -54,14 +62,14 @@ class Rule:
         """Begins with slots of these values; the numbers are all but the rate."""
         self._rule, self._numbers = rule, numbers
         shape = rule_reference.slot_shape(rule, var.shape)
-        self._slots = {name: np.full(shape, value) for name, value in slots.items()}
+        self.slots = {name: np.full(shape, value) for name, value in slots.items()}
 
     def __call__(self, var, gradient, rate, step):
         del step
         numbers = {"lr": rate, **self._numbers}
         values, rows = gradient if isinstance(gradient, tuple) else (gradient, None)
-        var, self._slots = rule_reference.apply(
-            self._rule, var, self._slots, numbers, values, rows
+        var, self.slots = rule_reference.apply(
+            self._rule, var, self.slots, numbers, values, rows
         )
         return var
 
@@ -107,7 +115,7 @@ class Twin:
         self.averages = [x.copy() for x in self.values]
         self.steps = 0
         rules = rule if isinstance(rule, Sequence) else [rule] * len(self.values)
-        self._rules = [make(x) for make, x in zip(rules, self.values, strict=True)]
+        self.rules = [make(x) for make, x in zip(rules, self.values, strict=True)]
         self._rate, self._excluded, self._options = rate, excluded, options
 
     def apply(self, gradients: dict[int, Gradient]) -> None:
@@ -118,7 +126,7 @@ class Twin:
             if i not in self._excluded:
                 decay = rate * (self._options.get("weight_decay") or 0)
                 self.values[i] = self.values[i] * (1 - decay)
-            rule = self._rules[i]
+            rule = self.rules[i]
             self.values[i] = rule(self.values[i], gradient, rate, self.steps + 1)
         if self._options.get("use_ema"):
             self._average()

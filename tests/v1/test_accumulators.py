@@ -268,16 +268,6 @@ def test_errors_of_rows_that_differ_from_those_held(make, session):
 # Behaviour in which TensorFlow's are wrong. Most of it is tested on the ops.
 
 
-@our_classes
-def test_a_number_that_is_not_a_scalar_is_an_error(make, session):
-    """TensorFlow's process ends with SIGABRT (CHECK failure in Tensor::scalar)."""
-    number = v1.placeholder(tf.int32)
-    take = make(tf.float32, shape=[2, 2]).take_grad(number)
-    message = r"Argument num_required must be scalar, but had .* \[2\]"
-    with pytest.raises(InvalidArgument, match=message):
-        session.run(take, {number: [1, 2]})
-
-
 @pytest.mark.parametrize(
     ("accumulators", "rows", "gradients", "message"),
     [

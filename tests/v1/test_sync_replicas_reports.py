@@ -191,7 +191,7 @@ def _begin_while_it_waits(server, waits, times, lines):
     with chief.graph.as_default(), tf1.Session(server.target) as session:
         gate = chief.optimizer._built.gate
         begin = sync_gate_ops.sync_gate_open(gate, tf.constant(0, tf.int64))
-        end = sync_gate_ops.sync_gate_close(gate)
+        end = sync_gate_ops.sync_gate_close(gate, sync_gate_ops.ANY_GENERATION)
         session.run(chief.init_op)
         replica = _Replica(server)
         training = in_thread(replica.train)

@@ -9,8 +9,6 @@ import programs
 import pytest
 import tensorflow as tf
 
-import tf_syncrep as tfs
-
 # The example of DeepRec's manual, which is what its users' scripts look like. The only
 # changed line is the import of TensorFlow.
 MANUALS_EXAMPLE = """
@@ -136,12 +134,3 @@ def test_layers_of_keras_2_stay_tensorflows():
     source = "tf.layers.dense(values, 3), tf.nn.rnn_cell.LSTMCell(3)"
     result = in_keras("2", source)
     assert result.returncode == 0, result.stderr
-
-
-def test_the_classes_example_says_what_it_prints(capsys):
-    docstring = tfs.train.AdamAsyncOptimizer.__doc__
-    source = docstring.split("```python\n")[1].split("```")[0]
-    source = "\n".join(line[4:] for line in source.splitlines())
-    promised = [line.split("# ")[1] for line in source.splitlines() if "# " in line]
-    exec(source, {})
-    assert capsys.readouterr().out.split() == promised

@@ -20,18 +20,6 @@ TEST_F(SyncGateFaultsTest, APermitThatExpiresFreesItsPlaceAndVoidsNothing) {
   EXPECT_EQ(StatsOf(a).expired, 1);
 }
 
-TEST_F(SyncGateFaultsTest, OthersTakeOverTheShareOfOneWhoseLeaseEnded) {
-  Start(2, 2);
-  Acquire(b);
-  Give(a);
-  const auto again = Acquire(a);
-  Pass(kStartLease);
-  ASSERT_TRUE(again->granted());
-  EXPECT_TRUE(Contribute(a, again->value));
-  EXPECT_EQ(Update(), 2);
-  EXPECT_EQ(gate->Stats().live, 1);
-}
-
 TEST_F(SyncGateFaultsTest, TheFirstStepHasTheLongLeaseAndTheNextTheShortOne) {
   Start(1, 2);
   Acquire(a);
@@ -354,16 +342,6 @@ TEST_F(SyncGateFaultsTest, OneWhoLeavesBetweenAdmitAndCommitVoidsTheRound) {
   EXPECT_EQ(gate->Stats().voids, 1);
 }
 
-TEST_F(SyncGateFaultsTest, AVoidRoundTakesItsPermitsWithIt) {
-  Start(2, 2);
-  const auto of_a = Acquire(a);
-  Acquire(b);
-  Admit(a, of_a->value);
-  Abort(a, of_a->value);
-  EXPECT_TRUE(Acquire(b)->granted());
-  EXPECT_TRUE(Acquire(a)->granted());
-}
-
 // --- Replaced ---
 
 TEST_F(SyncGateFaultsTest, ANewIncarnationTakesThePlaceOfThePermit) {
@@ -469,19 +447,7 @@ TEST_F(SyncGateFaultsTest, AnExpiredPermitIsNotGivenBackTwice) {
 
 // --- Never seen ---
 
-TEST_F(SyncGateFaultsTest, WorkersNeverSeenAreExpectedForTheStartLease) {
-  Start(2, 2);
-  Give(a);
-  const auto again = Acquire(a);
-  Pass(kStartLease - kSecond);
-  EXPECT_TRUE(again->waits());
-  EXPECT_EQ(gate->Stats().live, 2);
-  Pass(kSecond);
-  EXPECT_TRUE(again->granted());
-  EXPECT_EQ(gate->Stats().live, 1);
-}
-
-TEST_F(SyncGateFaultsTest, TheyAreExpectedFromTheOpeningOn) {
+TEST_F(SyncGateFaultsTest, WorkersNeverSeenAreExpectedFromTheOpeningOn) {
   Make(Options(2, 2));
   const auto first = Acquire(a);
   Pass(10 * kStartLease);  // the chief comes last

@@ -2,9 +2,11 @@
 
 import dynamic_models
 import embedding_models as models
+import keras_variants
 import numpy as np
 import pytest
 import tensorflow as tf
+from combinations import mostly_by_night
 from same import assert_same
 
 import tf_syncrep as tfs
@@ -82,15 +84,7 @@ def make(optimizer, layout, monkeypatch):
     return model
 
 
-def each_optimizer(quick):
-    names = [
-        pytest.param(name, marks=() if name in quick else pytest.mark.slow)
-        for name in OPTIMIZERS
-    ]
-    return pytest.mark.parametrize("optimizer", names)
-
-
-@each_optimizer(QUICK)
+@pytest.mark.parametrize("optimizer", mostly_by_night(OPTIMIZERS, *QUICK))
 def test_training_goes_on_in_any_layout_as_if_never_stopped(
     optimizer, tmp_path, monkeypatch
 ):
@@ -101,14 +95,16 @@ def test_training_goes_on_in_any_layout_as_if_never_stopped(
         restored = checkpoint.restore()
         assert (restored.iterations if restored else 0) == number * STEPS
         for step in range(number * STEPS, (number + 1) * STEPS):
-            models.train_on_batch(twin, *batch(step))
-            models.train_on_batch(model, *batch(step))
+            keras_variants.train_on_batch(twin, *batch(step))
+            keras_variants.train_on_batch(model, *batch(step))
         checkpoint.save(wait=True)
         # Sums are computed in another order.
         assert_same(model.tables(), twin.tables(), 2e-5)
 
 
-@each_optimizer(("adagrad", "adam_async"))
+@pytest.mark.parametrize(
+    "optimizer", mostly_by_night(OPTIMIZERS, "adagrad", "adam_async")
+)
 def test_growing_tables_have_the_same_bits_by_key_in_any_number_of_parts(
     optimizer, tmp_path, monkeypatch
 ):
@@ -137,7 +133,7 @@ def test_growing_tables_have_the_same_bits_by_key_in_any_number_of_parts(
         for step in range(number * STEPS, (number + 1) * STEPS):
             ids, targets = dynamic_models.batch(4, step)
             for one in (twin, model):
-                models.train_on_batch(one, dynamic_models.as_keys(ids), targets)
+                keras_variants.train_on_batch(one, dynamic_models.as_keys(ids), targets)
         assert_same(model)
         checkpoint.save(wait=True)
         num_keys.append(sum(len(keys) for keys, _ in twin.tables().values()))

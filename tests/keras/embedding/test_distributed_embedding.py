@@ -7,6 +7,7 @@ import typing
 
 import embedding_models as models
 import embedding_twin as twin
+import keras_variants
 import numpy as np
 import programs
 import pytest
@@ -48,7 +49,7 @@ def test_trains_as_one_layer_for_each_table_does(optimizer, stacking):
     ):
         model = models.make(cls, OPTIMIZERS[optimizer](), tables, **options)
         losses = [
-            models.train_on_batch(model, *models.batch(EXAMPLES, step))
+            keras_variants.train_on_batch(model, *models.batch(EXAMPLES, step))
             for step in range(STEPS)
         ]
         results.append((losses, model.tables()))
@@ -295,11 +296,11 @@ def test_training_goes_on_from_a_file_as_if_never_stopped(optimizer, tmp_path):
     for step in range(2 * STEPS):
         if step == STEPS:
             model.save_weights(path)
-        models.train_on_batch(model, *models.batch(EXAMPLES, step))
+        keras_variants.train_on_batch(model, *models.batch(EXAMPLES, step))
     other = make(None)
     other.load_weights(path)
     for step in range(STEPS, 2 * STEPS):
-        models.train_on_batch(other, *models.batch(EXAMPLES, step))
+        keras_variants.train_on_batch(other, *models.batch(EXAMPLES, step))
     assert_same(other.tables(), model.tables())
 
 

@@ -10,19 +10,16 @@ import keras_variants
 import numpy as np
 import pytest
 import tensorflow as tf
+from combinations import mostly_by_night
 from same import assert_same
 
 import tf_syncrep as tfs
 
-STEPS = 4
 RATE, BETAS, EPSILON = 0.1, (0.9, 0.99), 1e-3
 NUM_PARTS = "tf_syncrep.python.keras.embedding.distributed_embedding.num_parts"
 
 
-each_seed = pytest.mark.parametrize(
-    "seed",
-    [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))],
-)
+each_seed = pytest.mark.parametrize("seed", mostly_by_night(range(6), 0, 1))
 
 
 @dataclasses.dataclass

@@ -9,6 +9,7 @@ import keras_variants
 import numpy as np
 import pytest
 import tensorflow as tf
+from combinations import mostly_by_night
 
 import tf_syncrep as tfs
 from tf_syncrep.python.keras.embedding import (
@@ -330,13 +331,7 @@ OWN = {"tables": {"items": tfs.keras.RowwiseAdagrad(0.1)}}
 QUICK = ("adam", "adagrad", "rowwise_adagrad", "lazy_ftrl", "sync", "tables")
 
 
-@pytest.mark.parametrize(
-    "optimizer",
-    [
-        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
-        for name in OPTIMIZERS
-    ],
-)
+@pytest.mark.parametrize("optimizer", mostly_by_night(OPTIMIZERS, *QUICK))
 def test_trains_like_a_fixed_table_of_the_same_values_bit_for_bit(optimizer):
     tables = models.initial_tables()
     results = []

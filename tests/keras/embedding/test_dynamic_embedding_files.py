@@ -7,6 +7,7 @@ import numpy as np
 import process_threads
 import programs
 import pytest
+import saved_models
 import tensorflow as tf
 from combinations import mostly_by_night
 from same import assert_same
@@ -187,32 +188,9 @@ def unnamed():
     return model
 
 
-def save_and_load(kind, path):
-    """Returns functions that save and load a model."""
-    if kind == "weights":
-        file = f"{path}/x.weights.h5"
-        return lambda x: x.save_weights(file), lambda x: x.load_weights(file)
-    if kind == "checkpoint":
-        return (
-            lambda x: tfs.keras.Checkpoint(path, model=x).save().wait(),
-            lambda x: tfs.keras.Checkpoint(path, model=x).restore(),
-        )
-
-    def checkpoint_of(model):
-        optimizer = {"optimizer": model.optimizer} if "optimizer" in kind else {}
-        return tf.train.Checkpoint(model=model, **optimizer)
-
-    return (
-        lambda x: checkpoint_of(x).write(f"{path}/x"),
-        lambda x: checkpoint_of(x).read(f"{path}/x").assert_existing_objects_matched(),
-    )
-
-
-@pytest.mark.parametrize(
-    "kind", ["weights", "checkpoint", "TensorFlow", "TensorFlow, with optimizer"]
-)
+@pytest.mark.parametrize("kind", saved_models.KINDS)
 def test_files_fit_layers_to_which_keras_gives_other_names(kind, tmp_path):
-    save, load = save_and_load(kind, tmp_path)
+    save, load = saved_models.save_and_load(kind, tmp_path)
     saved, other = unnamed(), np.array([[8, 9]])
     examples = [np.array([[3, 4]]), np.array([[4, 5]])], np.ones((1, 1))
     saved.train_on_batch(*examples)

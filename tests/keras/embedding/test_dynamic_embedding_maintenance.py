@@ -9,6 +9,7 @@ import embedding_models
 import keras_variants
 import numpy as np
 import pytest
+import saved_models
 import tensorflow as tf
 from all_optimizers import KERAS_OPTIMIZERS, LionOfMine
 from combinations import thinned
@@ -58,8 +59,8 @@ if hasattr(tf.keras.optimizers, "MultiOptimizer"):
     )
 
 
-def small(optimizer, size, combiner=None):
-    table = tfs.keras.TableConfig("t", size, 4, combiner=combiner)
+def small(optimizer, size):
+    table = tfs.keras.TableConfig("t", size, 4, combiner=None)
     layer = tfs.keras.DistributedEmbedding(tfs.keras.FeatureConfig("f", table))
     model = tf.keras.Sequential(
         [tf.keras.layers.Input((), dtype="int64"), layer, tf.keras.layers.Dense(1)]
@@ -637,7 +638,7 @@ def test_refused_maintenance_takes_no_turn_of_a_round(monkeypatch):
     other.compile(make(), model.loss, jit_compile=False)
     # The one that says no is asked last.
     asked = [model.optimizer, other.optimizer]
-    monkeypatch.setattr(maintenance, "_trainers_of", lambda tables: asked)
+    monkeypatch.setattr(maintenance, "trainers_of", lambda *tables: asked)
     steps(model, [1])
     steps(other, [2])
     tfs.keras.maintain_tables(model, step=5)
@@ -649,52 +650,35 @@ def test_refused_maintenance_takes_no_turn_of_a_round(monkeypatch):
     assert layer.get_embedding_table().keys.tolist() == [1]
 
 
-def set_table(model, path):
-    del path
-    model.layers[0].set_embedding_table(([2], [[7.0]]))
-
-
-def load_other(save, load):
-    """Loads a table with key 2 alone, saved from another model."""
-
-    def load_it(model, path):
-        other, _ = collecting(
-            type(model.optimizer).from_config(model.optimizer.get_config())
-        )
-        if save is not tf.keras.Model.save_weights:
-            other.optimizer.build(other.trainable_variables)
-        set_table(other, path)
-        save(other, path)
-        load(model, path)
-
-    return load_it
-
-
-LOADS = {
-    "set": set_table,
-    "weights": load_other(tf.keras.Model.save_weights, tf.keras.Model.load_weights),
-    "checkpoint": load_other(
-        lambda model, path: tfs.keras.Checkpoint(path, model=model).save(wait=True),
-        lambda model, path: tfs.keras.Checkpoint(path, model=model).restore(),
-    ),
-    "tensorflow's checkpoint": load_other(
-        lambda model, path: tf.train.Checkpoint(model=model).write(path),
-        lambda model, path: tf.train.Checkpoint(model=model).read(path),
-    ),
-}
+def load_key_2(model, kind, folder):
+    """Sets a table to key 2 alone, or loads it from another model."""
+    saved = model
+    if kind != "set":
+        config = model.optimizer.get_config()
+        saved, _ = collecting(type(model.optimizer).from_config(config))
+        if kind != "weights":
+            saved.optimizer.build(saved.trainable_variables)
+    saved.layers[0].set_embedding_table(([2], [[7.0]]))
+    if kind != "set":
+        save, load = saved_models.save_and_load(kind, folder)
+        save(saved)
+        load(model)
 
 
 @pytest.mark.parametrize(
-    ("name", "load"),
-    [*((x, "set") for x in COLLECTING), *(("accumulation", x) for x in LOADS)],
+    ("name", "kind"),
+    [
+        *((x, "set") for x in COLLECTING),
+        *(("accumulation", x) for x in ("weights", "checkpoint", "TensorFlow")),
+    ],
 )
 def test_collected_gradients_reach_no_key_of_a_table_that_is_loaded(
-    name, load, tmp_path
+    name, kind, tmp_path
 ):
     model, layer = collecting(COLLECTING[name](), evict=None)
     model.optimizer.build(model.trainable_variables)
     steps(model, [1], 7)
-    LOADS[load](model, str(tmp_path / "x.weights.h5"))
+    load_key_2(model, kind, tmp_path)
     steps(model, [3], 9)  # which makes an update, whether the former ones count or not
     keys, vectors = layer.get_embedding_table()
     assert keys.tolist() == [2, 3]

@@ -134,6 +134,7 @@ print("RESULT", [
 """
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("has_package", [True, False])
 def test_saved_model_is_loaded_by_a_fresh_process(has_package, tmp_path):
     model = model_with_table()

@@ -113,6 +113,15 @@ class Bag(tf.keras.Model):
         return self.dense(tf.reduce_mean(self.embedding(ids), axis=1))
 
 
+class Outer(tf.keras.Model):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def call(self, x):
+        return self.inner(x)
+
+
 def no_batch():
     raise AssertionError
 
@@ -139,12 +148,20 @@ def test_model_is_exported_for_the_lengths_that_the_specs_allow(tmp_path, way):
         np.testing.assert_allclose(found, model(ids), rtol=1e-5)
 
 
-def test_layer_that_needs_a_size_that_specs_do_not_tell_gets_a_batch():
-    model = tf.keras.Sequential([layers.Dense(2)])
+@pytest.mark.parametrize("shape", [None, [None, None]])
+@pytest.mark.parametrize("kind", ["outermost", "within another", "within a subclass"])
+def test_layer_that_needs_a_size_that_specs_do_not_tell_gets_a_batch(shape, kind):
+    dense = layers.Dense(2)
+    model: Any = tf.keras.Sequential([layers.Activation("relu"), dense])
+    if kind == "within another":
+        model = tf.keras.Sequential([model])
+    elif kind == "within a subclass":
+        model = Outer(model)
     model.compile("adam", "mse")
     batch = tf.ones([4, 3]), tf.ones([4, 2])
-    build(model, lambda: batch, "train", (tf.TensorSpec(None), tf.TensorSpec(None)))
-    assert model.layers[0].kernel.shape == (3, 2)
+    build(model, lambda: batch, "train", (tf.TensorSpec(shape), tf.TensorSpec(shape)))
+    assert dense.kernel.shape == (3, 2)
+    assert model(batch[0]).shape == (4, 2)
 
 
 @pytest.mark.parametrize("kind", ["ragged", "sparse"])

@@ -14,7 +14,7 @@ import tensorflow as tf
 import tf_syncrep as tfs
 
 # Of what is killed here Keras 2 knows little: by night.
-pytestmark = [] if keras_variants.IS_KERAS_3 else [pytest.mark.slow]
+pytestmark = pytest.mark.ci if keras_variants.IS_KERAS_3 else pytest.mark.slow
 
 BATCHES, EXAMPLES, EPOCHS = 200, 4, 2
 

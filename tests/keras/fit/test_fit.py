@@ -23,7 +23,6 @@ import numpy as np
 import programs
 import pytest
 import tensorflow as tf
-from combinations import mostly_by_night
 
 import tf_syncrep as tfs
 
@@ -120,7 +119,7 @@ def run(names):
     stock = Side(contextlib.nullcontext, is_stock=True)
     ours = Side(keras_sync_replicas.make_strategy().scope, is_stock=False)
     said = outcome(fit_scenarios.every_batch_once, ours)
-    scenarios = fit_scenarios.SCENARIOS | fit_data.VALIDATED
+    scenarios = fit_scenarios.SCENARIOS
     # Once it is installed, models outside the scope are refused.
     expected = {name: outcome(scenarios[name], stock) for name in names}
     tfs.keras.install_fit()
@@ -191,13 +190,6 @@ def assert_as_model_fit_does(outcomes, scenario):
 )
 def test_one_worker_does_what_model_fit_does(outcomes, scenario):
     assert_as_model_fit_does(outcomes, scenario)
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("kind", mostly_by_night(fit_data.VALIDATED, "dataset"))
-def test_all_kinds_of_data_are_validated_on_beside_each(kind):
-    outcomes = clusters.call(run, [kind], num_workers=1)
-    assert_as_model_fit_does(outcomes, kind)
 
 
 @pytest.mark.skipif(

@@ -29,7 +29,6 @@ ARGUMENTS = {
     "specificity": 0.5,
     "target_class_ids": [0],
 }
-NUM_BATCHES = 20
 # These are of the last batch alone, or random.
 NOT_COMPARED = {"computed", "weight", "drawing", "drawn"}
 # Steps of an execution: by day one for Keras 3, and several for Keras 2.

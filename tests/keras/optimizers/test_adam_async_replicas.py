@@ -5,10 +5,10 @@ from typing import Any
 
 import clusters
 import keras_variants
-import numpy as np
 import programs
 import pytest
 import tensorflow as tf
+from same import assert_same
 
 import tf_syncrep as tfs
 
@@ -67,23 +67,17 @@ def make_steps(
 
 
 CONTEXTS = ("replica", "cross_replica")
-DEVICES = ["CPU:0", "CPU:1"]
 OPTIONS = {
     "plain": {},
     "global_clipnorm": {"global_clipnorm": 0.5},
     "weight_decay": {"weight_decay": 0.5},
     "average": {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 2},
 }
-OF_TASKS = {"weight_decay": {"weight_decay": 0.5}}
-IN_ONE_PROCESS = ("mirrored", "central_storage")
-# What is compared: a strategy, and options that it is trained with.
-CASES = [
-    *((strategy, option) for strategy in IN_ONE_PROCESS for option in OPTIONS),
-    *(("multi_worker", option) for option in OF_TASKS),
-]
-each_case = pytest.mark.parametrize(("strategy", "option"), CASES)
-each_context = pytest.mark.parametrize("context", CONTEXTS)
-in_one_process = pytest.mark.parametrize("strategy", IN_ONE_PROCESS)
+# How steps are made, and the options that they are made with.
+KINDS = {"mirrored": [*OPTIONS], "eager": ["plain"], "tasks": ["weight_decay"]}
+each_case = pytest.mark.parametrize(
+    ("kind", "option"), [(kind, option) for kind in KINDS for option in KINDS[kind]]
+)
 
 
 def copies(strategy, variable):
@@ -108,35 +102,27 @@ def train(strategy, context, options, wrap):
     }
 
 
-def train_all(strategy, contexts, all_options, wrap):
+def train_all(strategy, kind, contexts, wrap):
     return {
         context: {
-            option: train(strategy, context, options, wrap)
-            for option, options in all_options.items()
+            option: train(strategy, context, OPTIONS[option], wrap)
+            for option in KINDS[kind]
         }
         for context in contexts
     }
 
 
-def trained(is_function, all_options):
-    """What comes of steps that are functions, or not, with options by name.
+def train_mirrored(kind):
+    """Trains in two replicas of this process.
 
     It has a process of its own, because logical devices have to be set up before
     TensorFlow starts, and because eager and compiled collectives of one process get
     mixed up.
     """
     keras_variants.make_two_cpus()
-    wrap = tf.function if is_function else lambda step: step
-    distribute, result = tf.distribute, {}
-    for name, strategy in (
-        ("mirrored", distribute.MirroredStrategy(DEVICES)),
-        (
-            "central_storage",
-            distribute.experimental.CentralStorageStrategy(DEVICES, "CPU:0"),
-        ),
-    ):
-        result[name] = train_all(strategy, (*CONTEXTS, "whole"), all_options, wrap)
-    return result
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    wrap = tf.function if kind == "mirrored" else lambda step: step
+    return train_all(strategy, kind, (*CONTEXTS, "whole"), wrap)
 
 
 def train_v1(strategy):
@@ -157,13 +143,11 @@ def train_v1(strategy):
 def train_as_a_task():
     """What comes of steps whose replicas are tasks: this one's number is its task's."""
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    result = train_all(strategy, CONTEXTS, OF_TASKS, tf.function)
+    result = train_all(strategy, "tasks", CONTEXTS, tf.function)
     return {**result, "v1": train_v1(strategy)}
 
 
-@pytest.fixture(scope="module")
-def tasks():
-    """The reports of two tasks."""
+def of_two_tasks():
     names = ("worker-0", "worker-1")
     cluster = clusters.Cluster(
         num_workers=2, num_ps=0, chief=False, env=programs.environment()
@@ -180,77 +164,52 @@ def tasks():
 
 
 @pytest.fixture(scope="module")
-def in_functions():
-    return programs.call(trained, True, OPTIONS)
-
-
-@pytest.fixture(scope="module")
-def training(request):
-    """Finds what came of training: a report for each process of the strategy."""
-
-    def find(strategy, context, option):
-        if strategy == "multi_worker":
-            tasks = request.getfixturevalue("tasks")
-            return [task[context][option] for task in tasks]
-        return [request.getfixturevalue("in_functions")[strategy][context][option]]
-
-    return find
-
-
-@pytest.fixture(scope="module")
-def run_eagerly():
-    return programs.call(trained, False, {"plain": {}})
+def reports():
+    """What each process reports of each kind of training."""
+    in_one_process = ("mirrored", "eager")
+    found = {kind: [programs.call(train_mirrored, kind)] for kind in in_one_process}
+    return {**found, "tasks": of_two_tasks()}
 
 
 def assert_trained(report, options):
     expected = train_alone(tfs.keras.AdamAsync(0.25, **options))
-    for got, want in zip(report["values"], expected, strict=True):
-        np.testing.assert_allclose(got, want.numpy(), rtol=1e-5)
-    assert report["iterations"] == 3
+    assert_same(report["values"], [x.numpy() for x in expected], 1e-5)
+    assert report["iterations"] == STEPS
 
 
 @each_case
-def test_replicas_gradients_are_summed(training, strategy, option):
-    for report in training(strategy, "replica", option):
-        assert_trained(report, OPTIONS[option])
+def test_replicas_gradients_are_summed(reports, kind, option):
+    for report in reports[kind]:
+        assert_trained(report["replica"][option], OPTIONS[option])
 
 
 @each_case
-def test_slots_and_updates_are_the_same_outside_of_replicas(training, strategy, option):
+def test_slots_and_updates_are_the_same_outside_of_replicas(reports, kind, option):
     """There slots are made before; in replicas, the first step makes them."""
-    inside, outside = (training(strategy, x, option) for x in CONTEXTS)
-    assert inside == outside
+    for report in reports[kind]:
+        assert report["replica"][option] == report["cross_replica"][option]
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-@in_one_process
-def test_tensors_outside_of_replicas_are_the_whole_gradient(training, strategy, option):
-    (report,) = training(strategy, "whole", option)
-    assert_trained(report, OPTIONS[option])
+def test_tensors_outside_of_replicas_are_the_whole_gradient(reports, option):
+    (report,) = reports["mirrored"]
+    assert_trained(report["whole"][option], OPTIONS[option])
 
 
-@each_context
-@in_one_process
-def test_eager_updates_are_the_same(run_eagerly, strategy, context):
-    assert_trained(run_eagerly[strategy][context]["plain"], {})
-
-
-@each_context
 @each_case
-def test_variables_and_slots_stay_identical(training, strategy, context, option):
-    first, *others = training(strategy, context, option)
+def test_variables_and_slots_stay_identical(reports, kind, option):
+    first, *others = (report["replica"][option] for report in reports[kind])
     # They are two variables, their slots, the number of steps, perhaps averages and a
     # rate.
     assert len(first["copies"]) >= 11
-    assert {len(x) for x in first["copies"]} == {2 if strategy == "mirrored" else 1}
+    assert {len(x) for x in first["copies"]} == {1 if kind == "tasks" else 2}
     assert all(x[0] == x[-1] for x in first["copies"])
     assert all(other == first for other in others)
 
 
-def test_v1_optimizer_sums_gradients_and_keeps_both_tasks_identical(tasks):
+def test_v1_optimizer_sums_gradients_and_keeps_both_tasks_identical(reports):
     variables = train_alone(tfs.train.AdamAsyncOptimizer(0.25))
-    first, second = (task["v1"] for task in tasks)
-    for (value, *_), expected in zip(first, variables, strict=True):
-        np.testing.assert_allclose(value, expected.numpy(), rtol=1e-5)
+    first, second = (task["v1"] for task in reports["tasks"])
+    assert_same([x[0] for x in first], [x.numpy() for x in variables], 1e-5)
     assert first == second
     assert [len(state) for state in first] == [5, 5]

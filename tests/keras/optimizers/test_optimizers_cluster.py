@@ -1,43 +1,36 @@
 """Optimizers under ParameterServerStrategy, on a cluster of real processes."""
 
 import contextlib
+import functools
 
-import adam_async_reference
 import clusters
 import keras_variants
 import numpy as np
+import optimizer_twins as twins
 import programs
 import pytest
-import rule_reference
 import tensorflow as tf
 from keras_sync_replicas import make_strategy
+from same import assert_same
 
 import tf_syncrep as tfs
 
 ROWS, DIM, STEPS = 10, 4, 100
 ROUNDED = "rounded"
-# With sparse RMSProp, as with the rules, it does not matter which step comes first.
+RATE = 0.25
+# The class of each optimizer, its options, and its twin. With sparse RMSProp, as with
+# the rules, it does not matter which step comes first.
+RMSPROP = {"apply_sparse_rmsprop": True}
+RMSPROP_TWIN = functools.partial(twins.AdamAsync, **RMSPROP)
+NESTEROV = {"momentum": 0.5, "nesterov": True}
 OPTIMIZERS = {
-    "adam_async": lambda: tfs.keras.AdamAsync(0.01, apply_sparse_rmsprop=True),
-    "sgd": lambda: tfs.keras.SGD(0.25),
-    "adagrad": lambda: tfs.keras.Adagrad(0.25),
-    "rowwise_adagrad": lambda: tfs.keras.RowwiseAdagrad(0.25),
-    "ftrl": lambda: tfs.keras.FTRL(0.25),
-    "momentum": lambda: tfs.keras.SGD(0.25, momentum=0.5),
-    "nesterov": lambda: tfs.keras.SGD(0.25, momentum=0.5, nesterov=True),
-    ROUNDED: lambda: tfs.keras.SGD(0.001, stochastic_rounding=True),
-}
-# The numbers of the rules, and the slots' initial values.
-RULES = {
-    "sgd": ({}, {}),
-    "adagrad": ({"epsilon": 1e-7}, {"accumulator": 0.1}),
-    "rowwise_adagrad": ({"epsilon": 1e-8}, {"accumulator": 0.0}),
-    "ftrl": (
-        {"lr_power": -0.5, "l1": 0.0, "l2": 0.0, "l2_shrinkage": 0.0, "beta": 0.0},
-        {"accumulator": 0.1, "linear": 0.0},
-    ),
-    "momentum": ({"momentum": 0.5}, {"momentum": 0.0}),
-    "nesterov": ({"momentum": 0.5}, {"momentum": 0.0}),
+    "adam_async": (tfs.keras.AdamAsync, RMSPROP, RMSPROP_TWIN),
+    "sgd": (tfs.keras.SGD, {}, twins.LazySGD),
+    "adagrad": (tfs.keras.Adagrad, {}, twins.LazyAdagrad),
+    "rowwise_adagrad": (tfs.keras.RowwiseAdagrad, {}, twins.RowwiseAdagrad),
+    "ftrl": (tfs.keras.FTRL, twins.FTRL_OPTIONS, twins.LazyFTRL),
+    "momentum": (tfs.keras.SGD, {"momentum": 0.5}, twins.LazyMomentum),
+    "nesterov": (tfs.keras.SGD, NESTEROV, twins.LazyNesterov),
 }
 UNBUILT = {
     "adam_async": lambda: tfs.keras.AdamAsync(0.01),
@@ -90,7 +83,11 @@ def train(strategy, coordinator, name, make=make_model):
     with strategy.scope():
         # Keras 2 refers only weakly to what its parts belong to.
         model = make(*["bfloat16"] if name == ROUNDED else [])
-        optimizer = OPTIMIZERS[name]()
+        if name == ROUNDED:
+            optimizer = tfs.keras.SGD(0.001, stochastic_rounding=True)
+        else:
+            kind, options, _ = OPTIMIZERS[name]
+            optimizer = kind(RATE, **options)
         optimizer.build(model.trainable_variables)
     variables = model.trainable_variables
     start = [values_of(x) for x in variables]
@@ -182,7 +179,9 @@ def trained(num_parts):
         built = train(strategy, coordinator, "adam_async", small)
         return {"built": {"adam_async": built}}
     return {
-        "built": {name: train(strategy, coordinator, name) for name in OPTIMIZERS},
+        "built": {
+            name: train(strategy, coordinator, name) for name in (*OPTIMIZERS, ROUNDED)
+        },
         "unbuilt": {
             name: train_unbuilt(strategy, coordinator, name) for name in UNBUILT
         },
@@ -198,38 +197,10 @@ def training():
         yield {n: programs.call(trained, n, env=env) for n in NUM_PARTS}
 
 
-def by_twin(name, var, *gradient):
-    """The variable and its slots after all steps."""
-    if name == "adam_async":
-        state = adam_async_reference.initial_state(var, 0.9, 0.999)
-        for _ in range(STEPS):
-            numbers = (0.01, 0.9, 0.999, 1e-7)
-            if len(gradient) == 1:
-                state = adam_async_reference.adam_async_dense(
-                    *state, *numbers, *gradient
-                )
-            else:
-                state = adam_async_reference.adam_async_sparse(
-                    *state, *numbers, *gradient, apply_sparse_rmsprop=True
-                )
-        names = ("m", "v", "beta_1_power", "beta_2_power")
-        return state.var, dict(zip(names, state[1:], strict=True))
-    numbers, initial = RULES[name]
-    slots = {
-        key: np.full(rule_reference.slot_shape(name, var.shape), value)
-        for key, value in initial.items()
-    }
-    for _ in range(STEPS):
-        var, slots = rule_reference.apply(
-            name, var, slots, {"lr": 0.25, **numbers}, *gradient
-        )
-    return var, slots
-
-
 each_training = pytest.mark.parametrize(
     ("num_parts", "name"),
     [
-        *((1, name) for name in ("adam_async", *RULES)),
+        *((1, name) for name in OPTIMIZERS),
         *((n, "adam_async") for n in NUM_PARTS[1:]),
     ],
 )
@@ -238,16 +209,19 @@ each_training = pytest.mark.parametrize(
 @each_training
 def test_no_update_of_any_worker_is_lost(training, num_parts, name):
     """All gradients are equal, so that the order of the updates does not matter."""
-    result = training[num_parts]["built"][name]
+    result, (*_, rule) = training[num_parts]["built"][name], OPTIMIZERS[name]
     assert result["iterations"] == STEPS
     for variable in result["variables"]:
         start = np.array(variable["start"])
         is_table = start.shape[-1] == DIM
-        gradient = (
-            (np.ones([3, DIM]), [0, 1, 0]) if is_table else (np.ones_like(start),)
-        )
-        var, slots = by_twin(name, start, *gradient)
-        np.testing.assert_allclose(variable["value"], var, rtol=1e-3, atol=1e-3)
+        gradient = np.ones_like(start)
+        if is_table:
+            gradient = np.ones([3, DIM]), np.array([0, 1, 0])
+        twin = twins.Twin(rule, [start], lambda _: RATE)
+        for _ in range(STEPS):
+            twin.apply({0: gradient})
+        assert_same(variable["value"], twin.values[0], 1e-3)
+        slots = twin.rules[0].slots
         assert variable["slots"].keys() == slots.keys()
         for key, slot in slots.items():
             got = np.reshape(variable["slots"][key], np.shape(slot))

@@ -1,9 +1,12 @@
 """Tables with optimizers of their own, beside as many optimizers by hand."""
 
+import functools
+
 import embedding_models as models
 import keras_variants
 import numpy as np
 import pytest
+import saved_models
 import tensorflow as tf
 from combinations import thinned
 from keras_variants import IS_KERAS_3
@@ -45,7 +48,6 @@ PAIRS = {
         lambda: Keras.Adam(0.1, use_ema=True, ema_momentum=0.5),
     ),
 }
-OWN = {"movies": PAIRS["lazy"][0], "users": PAIRS["lazy"][1]}
 
 
 def own(pair):
@@ -71,8 +73,8 @@ def state(model):
     return {**model.tables(), "kernel": model.dense.get_weights()[0]}
 
 
-def assert_moved(model, initial=None):
-    for name, table in (initial or models.initial_tables()).items():
+def assert_moved(model):
+    for name, table in models.initial_tables().items():
         assert not np.allclose(model.tables()[name], table, atol=1e-3), name
 
 
@@ -82,11 +84,11 @@ def groups_of(model):
     return [[movies], [users], [*model.dense.trainable_variables, days]]
 
 
-def train_by_hand(model, optimizers, steps=range(STEPS)):
+def train_by_hand(model, optimizers):
     """Each optimizer gets what it trains: one part of a slab, or all else."""
     groups = groups_of(model)
     variables = [v for group in groups for v in group]
-    for step in steps:
+    for step in range(STEPS):
         ids, targets = models.batch(EXAMPLES, step)
         with tf.GradientTape() as tape:
             outputs = model(ids, training=True)
@@ -104,7 +106,7 @@ def test_trains_as_optimizers_by_hand_do(pair):
     train_by_hand(expected, by_hand)
     model = make(own(pair), tfs.keras.TableOptimizers(model_of_all()))
     for step in range(STEPS):
-        models.train_on_batch(model, *models.batch(EXAMPLES, step))
+        keras_variants.train_on_batch(model, *models.batch(EXAMPLES, step))
     assert_same(state(model), state(expected))
     assert_moved(model)
     assert [int(x.iterations) for x in model.optimizer.all_optimizers()] == 3 * [STEPS]
@@ -139,7 +141,7 @@ def test_global_norm_is_that_of_all_gradients():
     apart = make(None, tfs.keras.AdamAsync(0.05), table_stacking=None)
     for step in range(STEPS):
         for x in (expected, model, apart):
-            models.train_on_batch(x, *models.batch(EXAMPLES, step))
+            keras_variants.train_on_batch(x, *models.batch(EXAMPLES, step))
     for name, value in state(expected).items():
         np.testing.assert_allclose(state(model)[name], value, rtol=1e-4, atol=1e-5)
         assert not np.allclose(state(apart)[name], value, rtol=1e-4, atol=1e-5)
@@ -242,7 +244,7 @@ def test_rates_of_tables_are_set_by_table():
     optimizer.table_optimizers["movies"].learning_rate = 0.0
     optimizer.learning_rate = 0.25
     assert float(optimizer.optimizer.learning_rate) == 0.25
-    models.train_on_batch(model, *models.batch(EXAMPLES))
+    keras_variants.train_on_batch(model, *models.batch(EXAMPLES))
     initial = models.initial_tables()
     np.testing.assert_array_equal(model.tables()["movies"], initial["movies"])
     assert not np.array_equal(model.tables()["users"], initial["users"])
@@ -292,7 +294,9 @@ if not IS_KERAS_3:
 def test_an_optimizer_that_knows_nothing_of_it_is_refused_before_a_step(other, loop):
     model = make({"movies": tfs.keras.Adagrad(0.5)}, OTHERS[other]())
     model.compile(model.optimizer, loss="mse", jit_compile=False)
-    step = model.fit if loop == "fit" else lambda *x: models.train_on_batch(model, *x)
+    step = model.fit
+    if loop == "own":
+        step = functools.partial(keras_variants.train_on_batch, model)
     with pytest.raises(
         ValueError,
         match=r"Table 'movies' has an optimizer of its own, Adagrad. The model must be "
@@ -390,26 +394,9 @@ def test_a_layer_remembers_the_optimizers_of_its_tables():
     assert again.get_config() == optimizer.get_config()
 
 
-def saved_and_loaded(kind, model, other, folder):
-    """Loads into a second model what a first one has saved."""
-    path = str(folder / f"model{kind}")
-    if kind == "tensorflow":
-        at = tf.train.Checkpoint(model=model, optimizer=model.optimizer).save(path)
-        saved = tf.train.Checkpoint(model=other, optimizer=other.optimizer)
-        saved.restore(at).assert_existing_objects_matched()
-    elif kind == "checkpoint":
-        for x in (model, other):
-            checkpoint = tfs.keras.Checkpoint(path)
-            checkpoint.set_model(x)
-            checkpoint.save() if x is model else checkpoint.restore()
-    else:
-        model.save_weights(path)
-        other.load_weights(path)
-
-
 @thinned(
     "kind, pair",
-    ["checkpoint", "tensorflow", ".weights.h5"],
+    ["checkpoint", "TensorFlow, with optimizer", "weights"],
     ["lazy", "moments", "stock"],
 )
 def test_training_goes_on_from_what_was_saved_as_if_never_stopped(kind, pair, tmp_path):
@@ -420,12 +407,14 @@ def test_training_goes_on_from_what_was_saved_as_if_never_stopped(kind, pair, tm
 
     model, other = new(), new()
     for step in range(STEPS):
-        models.train_on_batch(model, *models.batch(EXAMPLES, step))
-    saved_and_loaded(kind, model, other, tmp_path)
+        keras_variants.train_on_batch(model, *models.batch(EXAMPLES, step))
+    save, load = saved_models.save_and_load(kind, tmp_path)
+    save(model)
+    load(other)
     assert_same(state(other), state(model))
     for step in range(STEPS, 2 * STEPS):
         for x in (model, other):
-            models.train_on_batch(x, *models.batch(EXAMPLES, step))
+            keras_variants.train_on_batch(x, *models.batch(EXAMPLES, step))
     assert_same(state(other), state(model))
     assert int(other.optimizer.iterations) == 2 * STEPS
 

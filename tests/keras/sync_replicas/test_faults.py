@@ -11,7 +11,7 @@ from keras_sync_cluster import KerasSyncCluster
 
 pytestmark = [pytest.mark.ci, pytest.mark.one_version]
 
-SLOW, FAST = 2, 0
+SLOW = 2
 # One step of the slow worker lasts as long as this many updates of the others.
 TIMES_AS_SLOW = 10
 NUM_SLOW_STEPS = 2

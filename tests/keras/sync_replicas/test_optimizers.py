@@ -47,7 +47,7 @@ def test_workers_with_one_batch_train_as_the_inner_optimizer_alone(name, results
     result, inner = results[name], helpers.OPTIMIZERS[name]()
     model = keras_variants.small_model()
     for words, targets in helpers.one_batch().repeat(UPDATES):
-        helpers.train_on_batch(model, inner, words, targets)
+        keras_variants.train_on_batch(model, words, targets, inner)
     if getattr(inner, "use_ema", False):
         inner.finalize_variable_values(model.trainable_variables)
     assert_same(result["weights"], model.get_weights(), 1e-5)

@@ -32,16 +32,6 @@ from tf_syncrep.python.keras.sync_replicas.cluster import (
 )
 
 NUM_WORKERS = 2
-# Trainings that are the same with Keras 2 but for `fit`, which others have.
-WITH_KERAS_2_BY_NIGHT = (
-    "strategy_run",
-    "slow_rounds",
-    "other_quorums",
-    "error_in_a_custom_loop",
-    "updater_left_behind",
-    "errors_apart_from_closures",
-)
-by_night = () if keras_variants.IS_KERAS_3 else pytest.mark.slow
 
 
 def fit(model, steps=8, epochs=1, callbacks=(), dataset=None, **options):
@@ -336,25 +326,14 @@ TRAININGS = [
 ]
 
 
-def trained(left_out):
+def trained():
     strategy = helpers.make_strategy()
-    return {x.__name__: x(strategy) for x in TRAININGS if x.__name__ not in left_out}
-
-
-def with_keras_2_by_night(test):
-    return test if keras_variants.IS_KERAS_3 else pytest.mark.slow(test)
+    return {x.__name__: x(strategy) for x in TRAININGS}
 
 
 @pytest.fixture(scope="module")
-def results(request):
-    is_night = any(
-        item.get_closest_marker("slow")
-        for item in request.session.items
-        if item.path == request.path
-    )
-    runs_all = keras_variants.IS_KERAS_3 or is_night
-    left_out = () if runs_all else WITH_KERAS_2_BY_NIGHT
-    return clusters.call(trained, left_out, num_workers=NUM_WORKERS)
+def results():
+    return clusters.call(trained, num_workers=NUM_WORKERS)
 
 
 @pytest.mark.parametrize(
@@ -363,8 +342,8 @@ def results(request):
         ("full_rounds", [2] * 6),
         ("dropped_rest", [3] * 3),
         ("several_steps_at_once", [2] * 4),
-        pytest.param("strategy_run", [3] * 4 + [2], marks=by_night),
-        pytest.param("slow_rounds", [2] * 4, marks=by_night),
+        ("strategy_run", [3] * 4 + [2]),
+        ("slow_rounds", [2] * 4),
         pytest.param(
             "variables_in_parts",
             [2] * 4,
@@ -381,7 +360,6 @@ def test_each_update_is_the_mean_of_its_round_on_the_weights_before(
     assert results[name]["iterations"] == len(counts)
 
 
-@with_keras_2_by_night
 def test_number_of_replicas_is_the_clusters_number_of_workers(results):
     assert results["strategy_run"]["total"] == NUM_WORKERS
 
@@ -418,7 +396,6 @@ def test_line_of_each_epoch_names_updates_and_the_slowest_worker(results):
     assert all("slowest worker:" in line for line in lines)
 
 
-@with_keras_2_by_night
 def test_quorum_changed_while_running_holds_from_the_next_round_on(results):
     result = results["other_quorums"]
     # The rounds that were open at the changes have the old size.
@@ -460,7 +437,6 @@ def test_error_in_an_update_ends_training_and_is_raised(loop, results):
     assert "too small" in result["said"]
 
 
-@with_keras_2_by_night
 def test_error_in_a_custom_loop_is_raised_and_a_fit_works_after_it(results):
     result = results["error_in_a_custom_loop"]
     assert "in the scheduled function and" in result["no_step"]
@@ -469,7 +445,6 @@ def test_error_in_a_custom_loop_is_raised_and_a_fit_works_after_it(results):
     assert_exact(result)
 
 
-@with_keras_2_by_night
 def test_updater_that_outlives_its_training_takes_no_part_in_the_next(results):
     result = results["updater_left_behind"]
     assert result["left_behind"]
@@ -477,7 +452,6 @@ def test_updater_that_outlives_its_training_takes_no_part_in_the_next(results):
     assert_exact(result)
 
 
-@with_keras_2_by_night
 def test_functions_and_closures_fail_without_cancelling_each_other(results):
     said = results["errors_apart_from_closures"]
     for name in ("function 1", "closure 2"):

@@ -27,8 +27,7 @@
 #include "tf_syncrep/cc/tf/device_sharder.h"
 #include "tf_syncrep/cc/tf/lib_type.h"
 #include "tf_syncrep/cc/tf/out_of_memory.h"
-#include "tf_syncrep/cc/tf/scalar_input.h"
-#include "tf_syncrep/cc/tf/scalar_output.h"
+#include "tf_syncrep/cc/tf/scalars.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
@@ -159,11 +158,7 @@ absl::Status CheckIndicesAndValues(OpKernelContext* ctx) {
 absl::Status CheckGradientShape(OpKernelContext* ctx,
                                 const PartialTensorShape& allowed) {
   const Tensor& input = ctx->input(kGradientShape);
-  if (!TensorShapeUtils::IsVector(input.shape())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("gradient_shape must be a vector, but has shape ",
-                     input.shape().DebugString()));
-  }
+  TF_RETURN_IF_ERROR(CheckVector(input, "gradient_shape"));
   if (allowed.dims() > input.NumElements()) {
     return absl::InvalidArgumentError(
         absl::StrCat("Shape mismatch: expected shape rank at least ",
@@ -332,32 +327,22 @@ class AccumulatorApplySparseOp final : public OpKernel {
   bool has_known_shape_;
 };
 
-#define TF_SYNCREP_REGISTER(T)                                   \
-  REGISTER_KERNEL_BUILDER(Name("Syncrep>AccumulatorApplyDense")  \
-                              .Device(tensorflow::DEVICE_CPU)    \
-                              .TypeConstraint<T>("dtype"),       \
-                          AccumulatorApplyDenseOp<T>);           \
-  REGISTER_KERNEL_BUILDER(Name("Syncrep>AccumulatorApplyDense")  \
-                              .Device(tensorflow::DEVICE_GPU)    \
-                              .TypeConstraint<T>("dtype")        \
-                              .HostMemory("handle")              \
-                              .HostMemory("local_step")          \
-                              .HostMemory("accepted"),           \
-                          AccumulatorApplyDenseOp<T>);           \
-  REGISTER_KERNEL_BUILDER(Name("Syncrep>AccumulatorApplySparse") \
-                              .Device(tensorflow::DEVICE_CPU)    \
-                              .TypeConstraint<T>("dtype"),       \
-                          AccumulatorApplySparseOp<T>);          \
-  REGISTER_KERNEL_BUILDER(Name("Syncrep>AccumulatorApplySparse") \
-                              .Device(tensorflow::DEVICE_GPU)    \
-                              .TypeConstraint<T>("dtype")        \
-                              .HostMemory("handle")              \
-                              .HostMemory("local_step")          \
-                              .HostMemory("gradient_indices")    \
-                              .HostMemory("gradient_values")     \
-                              .HostMemory("gradient_shape")      \
-                              .HostMemory("accepted"),           \
-                          AccumulatorApplySparseOp<T>)
+#define TF_SYNCREP_REGISTER(T)                                           \
+  TF_SYNCREP_REGISTER_CPU_AND_GPU(Name("Syncrep>AccumulatorApplyDense")  \
+                                      .TypeConstraint<T>("dtype")        \
+                                      .HostMemory("handle")              \
+                                      .HostMemory("local_step")          \
+                                      .HostMemory("accepted"),           \
+                                  AccumulatorApplyDenseOp<T>);           \
+  TF_SYNCREP_REGISTER_CPU_AND_GPU(Name("Syncrep>AccumulatorApplySparse") \
+                                      .TypeConstraint<T>("dtype")        \
+                                      .HostMemory("handle")              \
+                                      .HostMemory("local_step")          \
+                                      .HostMemory("gradient_indices")    \
+                                      .HostMemory("gradient_values")     \
+                                      .HostMemory("gradient_shape")      \
+                                      .HostMemory("accepted"),           \
+                                  AccumulatorApplySparseOp<T>)
 
 TF_SYNCREP_REGISTER_ALL_TYPES(TF_SYNCREP_REGISTER);
 

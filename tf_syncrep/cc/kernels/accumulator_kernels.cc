@@ -14,8 +14,7 @@
 #include "tf_syncrep/cc/lib/accumulator_dense.h"
 #include "tf_syncrep/cc/lib/accumulator_sparse.h"
 #include "tf_syncrep/cc/tf/lib_type.h"
-#include "tf_syncrep/cc/tf/scalar_input.h"
-#include "tf_syncrep/cc/tf/scalar_output.h"
+#include "tf_syncrep/cc/tf/scalars.h"
 
 namespace tf_syncrep {
 namespace {
@@ -23,29 +22,21 @@ namespace {
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 
-template <typename T>
-class DenseAccumulatorOp final : public AccumulatorOp {
+template <typename T, bool kIsSparse>
+class HostAccumulatorOp final : public AccumulatorOp {
  public:
-  explicit DenseAccumulatorOp(OpKernelConstruction* ctx)
-      : AccumulatorOp(ctx, /*is_sparse=*/false) {}
+  explicit HostAccumulatorOp(OpKernelConstruction* ctx)
+      : AccumulatorOp(ctx, kIsSparse) {}
 
  private:
   AccumulatorResource::SumMaker MakeSumMaker() override {
-    return [] { return std::make_unique<CpuDenseGradientSum<LibType<T>>>(); };
-  }
-};
-
-template <typename T>
-class SparseAccumulatorOp final : public AccumulatorOp {
- public:
-  explicit SparseAccumulatorOp(OpKernelConstruction* ctx)
-      : AccumulatorOp(ctx, /*is_sparse=*/true) {}
-
- private:
-  AccumulatorResource::SumMaker MakeSumMaker() override {
-    return [memory = std::make_shared<SparseSumMemory>()] {
-      return std::make_unique<SparseGradientSum<LibType<T>>>(memory);
-    };
+    if constexpr (kIsSparse) {
+      return [memory = std::make_shared<SparseSumMemory>()] {
+        return std::make_unique<SparseGradientSum<LibType<T>>>(memory);
+      };
+    } else {
+      return [] { return std::make_unique<CpuDenseGradientSum<LibType<T>>>(); };
+    }
   }
 };
 
@@ -89,57 +80,40 @@ using AccumulatorStatsOp = CallOp<AccumulatorResource, Stats>;
 
 // On GPUs, too, handles, steps and counts are in the host's memory, and so are
 // all sparse gradients: TensorFlow copies those that come from a GPU.
-#define TF_SYNCREP_REGISTER(T)                                \
-  REGISTER_KERNEL_BUILDER(Name("Syncrep>DenseAccumulator")    \
-                              .Device(tensorflow::DEVICE_CPU) \
-                              .TypeConstraint<T>("dtype"),    \
-                          DenseAccumulatorOp<T>);             \
-  REGISTER_KERNEL_BUILDER(Name("Syncrep>SparseAccumulator")   \
-                              .Device(tensorflow::DEVICE_CPU) \
-                              .TypeConstraint<T>("dtype"),    \
-                          SparseAccumulatorOp<T>);            \
-  REGISTER_KERNEL_BUILDER(Name("Syncrep>SparseAccumulator")   \
-                              .Device(tensorflow::DEVICE_GPU) \
-                              .TypeConstraint<T>("dtype")     \
-                              .HostMemory("handle"),          \
-                          SparseAccumulatorOp<T>)
+#define TF_SYNCREP_REGISTER(T)                                        \
+  REGISTER_KERNEL_BUILDER(Name("Syncrep>DenseAccumulator")            \
+                              .Device(tensorflow::DEVICE_CPU)         \
+                              .TypeConstraint<T>("dtype"),            \
+                          HostAccumulatorOp<T, /*kIsSparse=*/false>); \
+  TF_SYNCREP_REGISTER_CPU_AND_GPU(Name("Syncrep>SparseAccumulator")   \
+                                      .TypeConstraint<T>("dtype")     \
+                                      .HostMemory("handle"),          \
+                                  HostAccumulatorOp<T, /*kIsSparse=*/true>)
 
 TF_SYNCREP_REGISTER_ALL_TYPES(TF_SYNCREP_REGISTER);
 
 #undef TF_SYNCREP_REGISTER
 
-REGISTER_KERNEL_BUILDER(
-    Name("Syncrep>AccumulatorSetGlobalStep").Device(tensorflow::DEVICE_CPU),
-    AccumulatorSetGlobalStepOp);
-REGISTER_KERNEL_BUILDER(Name("Syncrep>AccumulatorSetGlobalStep")
-                            .Device(tensorflow::DEVICE_GPU)
-                            .HostMemory("handle")
-                            .HostMemory("new_global_step"),
-                        AccumulatorSetGlobalStepOp);
-REGISTER_KERNEL_BUILDER(
-    Name("Syncrep>AccumulatorNumAccumulated").Device(tensorflow::DEVICE_CPU),
-    AccumulatorNumAccumulatedOp);
-REGISTER_KERNEL_BUILDER(Name("Syncrep>AccumulatorNumAccumulated")
-                            .Device(tensorflow::DEVICE_GPU)
-                            .HostMemory("handle")
-                            .HostMemory("num_accumulated"),
-                        AccumulatorNumAccumulatedOp);
-REGISTER_KERNEL_BUILDER(
-    Name("Syncrep>AccumulatorStats").Device(tensorflow::DEVICE_CPU),
-    AccumulatorStatsOp);
-REGISTER_KERNEL_BUILDER(Name("Syncrep>AccumulatorStats")
-                            .Device(tensorflow::DEVICE_GPU)
-                            .HostMemory("handle")
-                            .HostMemory("step")
-                            .HostMemory("held")
-                            .HostMemory("pushed")
-                            .HostMemory("accepted")
-                            .HostMemory("stale")
-                            .HostMemory("voided")
-                            .HostMemory("taken")
-                            .HostMemory("takes")
-                            .HostMemory("bytes"),
-                        AccumulatorStatsOp);
+TF_SYNCREP_REGISTER_CPU_AND_GPU(Name("Syncrep>AccumulatorSetGlobalStep")
+                                    .HostMemory("handle")
+                                    .HostMemory("new_global_step"),
+                                AccumulatorSetGlobalStepOp);
+TF_SYNCREP_REGISTER_CPU_AND_GPU(Name("Syncrep>AccumulatorNumAccumulated")
+                                    .HostMemory("handle")
+                                    .HostMemory("num_accumulated"),
+                                AccumulatorNumAccumulatedOp);
+TF_SYNCREP_REGISTER_CPU_AND_GPU(Name("Syncrep>AccumulatorStats")
+                                    .HostMemory("handle")
+                                    .HostMemory("step")
+                                    .HostMemory("held")
+                                    .HostMemory("pushed")
+                                    .HostMemory("accepted")
+                                    .HostMemory("stale")
+                                    .HostMemory("voided")
+                                    .HostMemory("taken")
+                                    .HostMemory("takes")
+                                    .HostMemory("bytes"),
+                                AccumulatorStatsOp);
 
 }  // namespace
 }  // namespace tf_syncrep

@@ -100,14 +100,8 @@ absl::Status AccumulatorOp::CreateResource(AccumulatorResource** resource) {
 }
 
 absl::Status AccumulatorOp::VerifyResource(AccumulatorResource* resource) {
-  const std::string existing = resource->spec().DebugString();
-  const std::string received = spec_.DebugString();
-  if (existing == received) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("The accumulator ", shared_name(), " exists with ", existing,
-                   ". Received: ", received));
+  return CheckSame("accumulator", resource->spec().DebugString(),
+                   spec_.DebugString());
 }
 
 absl::Status SumStatus(const GradientSum& sum) {

@@ -90,7 +90,6 @@ absl::Status LookupAccumulator(tensorflow::OpKernelContext* ctx, bool is_sparse,
                                tensorflow::DataType dtype,
                                AccumulatorPtr* accumulator);
 
-// Returns InvalidArgument unless the accumulator has this mode.
 absl::Status CheckMode(const AccumulatorResource& accumulator,
                        AccumulatorMode mode);
 

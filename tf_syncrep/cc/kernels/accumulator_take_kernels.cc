@@ -22,7 +22,7 @@
 #include "tf_syncrep/cc/tf/device_sharder.h"
 #include "tf_syncrep/cc/tf/lib_type.h"
 #include "tf_syncrep/cc/tf/out_of_memory.h"
-#include "tf_syncrep/cc/tf/scalar_input.h"
+#include "tf_syncrep/cc/tf/scalars.h"
 #include "tf_syncrep/cc/tf/step_cancellation.h"
 
 namespace tf_syncrep {
@@ -105,7 +105,6 @@ absl::Status SetDenseOutput(OpKernelContext* ctx,
   return absl::OkStatus();
 }
 
-// Sets the outputs indices, values and shape.
 template <typename T>
 absl::Status SetSparseOutputs(OpKernelContext* ctx,
                               AccumulatorResource& accumulator,
@@ -142,7 +141,6 @@ absl::Status SetOutputs(OpKernelContext* ctx, AccumulatorResource& accumulator,
   }
 }
 
-// A reference to an accumulator that may be shared.
 std::shared_ptr<AccumulatorResource> ShareAccumulator(
     AccumulatorPtr accumulator) {
   return std::shared_ptr<AccumulatorResource>(
@@ -206,7 +204,6 @@ class AccumulatorTakeOp final : public AsyncOpKernel {
   }
 };
 
-// Takes the gradients of the round that the op's inputs name.
 absl::Status TakeRound(OpKernelContext* ctx, AccumulatorResource& accumulator,
                        TakenGradients* taken) {
   int64_t round = 0;
@@ -247,55 +244,37 @@ class AccumulatorTakeRoundOp final : public OpKernel {
   }
 };
 
-#define TF_SYNCREP_REGISTER(T)                                             \
-  REGISTER_KERNEL_BUILDER(Name("Syncrep>AccumulatorTakeDense")             \
-                              .Device(tensorflow::DEVICE_CPU)              \
-                              .TypeConstraint<T>("dtype"),                 \
-                          AccumulatorTakeOp<T, /*kIsSparse=*/false>);      \
-  REGISTER_KERNEL_BUILDER(Name("Syncrep>AccumulatorTakeDense")             \
-                              .Device(tensorflow::DEVICE_GPU)              \
-                              .TypeConstraint<T>("dtype")                  \
-                              .HostMemory("handle")                        \
-                              .HostMemory("num_required"),                 \
-                          AccumulatorTakeOp<T, /*kIsSparse=*/false>);      \
-  REGISTER_KERNEL_BUILDER(Name("Syncrep>AccumulatorTakeRoundDense")        \
-                              .Device(tensorflow::DEVICE_CPU)              \
-                              .TypeConstraint<T>("dtype"),                 \
-                          AccumulatorTakeRoundOp<T, /*kIsSparse=*/false>); \
-  REGISTER_KERNEL_BUILDER(Name("Syncrep>AccumulatorTakeRoundDense")        \
-                              .Device(tensorflow::DEVICE_GPU)              \
-                              .TypeConstraint<T>("dtype")                  \
-                              .HostMemory("handle")                        \
-                              .HostMemory("round")                         \
-                              .HostMemory("num_gradients"),                \
-                          AccumulatorTakeRoundOp<T, /*kIsSparse=*/false>); \
-  REGISTER_KERNEL_BUILDER(Name("Syncrep>AccumulatorTakeSparse")            \
-                              .Device(tensorflow::DEVICE_CPU)              \
-                              .TypeConstraint<T>("dtype"),                 \
-                          AccumulatorTakeOp<T, /*kIsSparse=*/true>);       \
-  REGISTER_KERNEL_BUILDER(Name("Syncrep>AccumulatorTakeSparse")            \
-                              .Device(tensorflow::DEVICE_GPU)              \
-                              .TypeConstraint<T>("dtype")                  \
-                              .HostMemory("handle")                        \
-                              .HostMemory("num_required")                  \
-                              .HostMemory("indices")                       \
-                              .HostMemory("values")                        \
-                              .HostMemory("shape"),                        \
-                          AccumulatorTakeOp<T, /*kIsSparse=*/true>);       \
-  REGISTER_KERNEL_BUILDER(Name("Syncrep>AccumulatorTakeRoundSparse")       \
-                              .Device(tensorflow::DEVICE_CPU)              \
-                              .TypeConstraint<T>("dtype"),                 \
-                          AccumulatorTakeRoundOp<T, /*kIsSparse=*/true>);  \
-  REGISTER_KERNEL_BUILDER(Name("Syncrep>AccumulatorTakeRoundSparse")       \
-                              .Device(tensorflow::DEVICE_GPU)              \
-                              .TypeConstraint<T>("dtype")                  \
-                              .HostMemory("handle")                        \
-                              .HostMemory("round")                         \
-                              .HostMemory("num_gradients")                 \
-                              .HostMemory("indices")                       \
-                              .HostMemory("values")                        \
-                              .HostMemory("shape"),                        \
-                          AccumulatorTakeRoundOp<T, /*kIsSparse=*/true>)
+#define TF_SYNCREP_REGISTER(T)                                                \
+  TF_SYNCREP_REGISTER_CPU_AND_GPU(Name("Syncrep>AccumulatorTakeDense")        \
+                                      .TypeConstraint<T>("dtype")             \
+                                      .HostMemory("handle")                   \
+                                      .HostMemory("num_required"),            \
+                                  AccumulatorTakeOp<T, /*kIsSparse=*/false>); \
+  TF_SYNCREP_REGISTER_CPU_AND_GPU(                                            \
+      Name("Syncrep>AccumulatorTakeRoundDense")                               \
+          .TypeConstraint<T>("dtype")                                         \
+          .HostMemory("handle")                                               \
+          .HostMemory("round")                                                \
+          .HostMemory("num_gradients"),                                       \
+      AccumulatorTakeRoundOp<T, /*kIsSparse=*/false>);                        \
+  TF_SYNCREP_REGISTER_CPU_AND_GPU(Name("Syncrep>AccumulatorTakeSparse")       \
+                                      .TypeConstraint<T>("dtype")             \
+                                      .HostMemory("handle")                   \
+                                      .HostMemory("num_required")             \
+                                      .HostMemory("indices")                  \
+                                      .HostMemory("values")                   \
+                                      .HostMemory("shape"),                   \
+                                  AccumulatorTakeOp<T, /*kIsSparse=*/true>);  \
+  TF_SYNCREP_REGISTER_CPU_AND_GPU(                                            \
+      Name("Syncrep>AccumulatorTakeRoundSparse")                              \
+          .TypeConstraint<T>("dtype")                                         \
+          .HostMemory("handle")                                               \
+          .HostMemory("round")                                                \
+          .HostMemory("num_gradients")                                        \
+          .HostMemory("indices")                                              \
+          .HostMemory("values")                                               \
+          .HostMemory("shape"),                                               \
+      AccumulatorTakeRoundOp<T, /*kIsSparse=*/true>)
 
 TF_SYNCREP_REGISTER_ALL_TYPES(TF_SYNCREP_REGISTER);
 

@@ -5,15 +5,19 @@
 // kernels apart.
 
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/allocator.h"
+#include "tensorflow/core/framework/device.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
 #include "tf_syncrep/cc/kernels/rule_op.h"
-#include "tf_syncrep/cc/kernels/update_checks.h"
 #include "tf_syncrep/cc/lib/cuda/adam_async.h"
 #include "tf_syncrep/cc/ops/rule_inputs.h"
 #include "tf_syncrep/cc/tf/gpu_context.h"
@@ -24,7 +28,9 @@
 namespace tf_syncrep {
 namespace {
 
+using tensorflow::AllocatorAttributes;
 using tensorflow::AsyncOpKernel;
+using tensorflow::Device;
 using tensorflow::DT_INT64;
 using tensorflow::DT_INT8;
 using tensorflow::OpKernel;
@@ -34,7 +40,31 @@ using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using Access = LockedVariables::Access;
 
-// The arguments of both ops' launches.
+// Copies `source`, on the GPU, to the host when the stream gets there. Then it
+// calls `done` once, usually on another thread. If the copy fails, the tensor
+// must not be used.
+void CopyToHost(OpKernelContext* ctx, const Tensor& source,
+                std::function<void(const absl::Status&, const Tensor&)> done) {
+  AllocatorAttributes on_host;
+  on_host.set_on_host(true);
+  on_host.set_gpu_compatible(true);
+  // The copy is kept alive until it is complete.
+  const auto copy = std::make_shared<Tensor>();
+  const auto kept_source = std::make_shared<Tensor>(source);
+  absl::Status status =
+      ctx->allocate_temp(source.dtype(), source.shape(), copy.get(), on_host);
+  if (!status.ok()) {
+    done(status, *copy);
+    return;
+  }
+  ctx->op_device_context()->CopyDeviceTensorToCPU(
+      kept_source.get(), "copy_to_host", static_cast<Device*>(ctx->device()),
+      copy.get(),
+      [copy, kept_source, done = std::move(done)](const absl::Status& status) {
+        done(status, *copy);
+      });
+}
+
 template <typename LibT>
 GpuAdamAsync<LibT> Arguments(OpKernelContext* ctx, const RuleOp& op,
                              LockedVariables& variables) {

@@ -12,23 +12,16 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/types.h"
+#include "tf_syncrep/cc/lib/rows/feature_ranges.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
 
-// The ids of one feature.
-struct IdsOfFeature {
-  explicit IdsOfFeature(const tensorflow::Tensor& ids)
-      : ids32(ids.dtype() == tensorflow::DT_INT32 ? Data<const int32_t>(ids)
-                                                  : nullptr),
-        ids64(ids.dtype() == tensorflow::DT_INT64 ? Data<const int64_t>(ids)
-                                                  : nullptr),
-        size(ids.NumElements()) {}
-
-  const int32_t* ids32;  // these, or else
-  const int64_t* ids64;  // these
-  int64_t size;
-};
+inline IdsOfFeature IdsOf(const tensorflow::Tensor& ids) {
+  const bool are_int64 = ids.dtype() == tensorflow::DT_INT64;
+  return {are_int64 ? nullptr : Data<const int32_t>(ids),
+          are_int64 ? Data<const int64_t>(ids) : nullptr, ids.NumElements()};
+}
 
 // How many ids all inputs have. Errors: InvalidArgument if there are too many
 // for places to be counted.

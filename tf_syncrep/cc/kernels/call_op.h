@@ -7,7 +7,9 @@
 #include "absl/strings/string_view.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
-#include "tf_syncrep/cc/tf/scalar_input.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tf_syncrep/cc/tf/scalars.h"
+#include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
 
@@ -16,11 +18,11 @@ template <typename Resource>
 absl::Status LookupHandle(tensorflow::OpKernelContext* ctx,
                           tensorflow::core::RefCountPtr<Resource>* resource,
                           absl::string_view name = "handle") {
-  TF_RETURN_IF_ERROR(CheckScalarInput(ctx, name));
   const tensorflow::Tensor* handle;
   TF_RETURN_IF_ERROR(ctx->input(name, &handle));
+  TF_RETURN_IF_ERROR(CheckScalar(*handle, name));
   return tensorflow::LookupResource(
-      ctx, handle->scalar<tensorflow::ResourceHandle>()(), resource);
+      ctx, *Data<const tensorflow::ResourceHandle>(*handle), resource);
 }
 
 // `kCall` reads the other inputs, and sets the outputs. It must not wait.

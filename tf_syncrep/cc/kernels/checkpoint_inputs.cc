@@ -3,8 +3,8 @@
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/tensor.h"
-#include "tensorflow/core/framework/tensor_shape.h"
 #include "tf_syncrep/cc/lib/read_once.h"
+#include "tf_syncrep/cc/tf/scalars.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
@@ -13,7 +13,6 @@ namespace {
 using tensorflow::OpInputList;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
-using tensorflow::TensorShapeUtils;
 using tensorflow::tstring;
 
 absl::Status LookupAll(OpKernelContext* ctx, absl::string_view name,
@@ -21,15 +20,11 @@ absl::Status LookupAll(OpKernelContext* ctx, absl::string_view name,
   OpInputList handles;
   TF_RETURN_IF_ERROR(ctx->input_list(name, &handles));
   for (int i = 0; i < handles.size(); ++i) {
-    const Tensor& handle = handles[i];
-    if (!TensorShapeUtils::IsScalar(handle.shape())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(name, "[", i, "] must be a scalar, but has shape ",
-                       handle.shape().DebugString()));
-    }
+    TF_RETURN_IF_ERROR(
+        CheckScalar(handles[i], absl::StrCat(name, "[", i, "]")));
     variables->emplace_back();
     TF_RETURN_IF_ERROR(tensorflow::LookupResource(
-        ctx, *Data<const tensorflow::ResourceHandle>(handle),
+        ctx, *Data<const tensorflow::ResourceHandle>(handles[i]),
         &variables->back()));
   }
   return absl::OkStatus();

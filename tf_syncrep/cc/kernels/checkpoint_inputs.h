@@ -28,7 +28,6 @@ struct CheckpointInputs {
 absl::Status ReadCheckpointInputs(tensorflow::OpKernelContext* ctx,
                                   CheckpointInputs* inputs);
 
-// Reads an op's input that is a vector of `num` names.
 absl::Status ReadNames(tensorflow::OpKernelContext* ctx, absl::string_view name,
                        int64_t num, std::vector<std::string>* names);
 

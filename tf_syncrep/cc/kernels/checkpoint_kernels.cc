@@ -11,7 +11,6 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -23,8 +22,7 @@
 #include "tf_syncrep/cc/kernels/counted_resource_op.h"
 #include "tf_syncrep/cc/tf/checkpoint_writer.h"
 #include "tf_syncrep/cc/tf/out_of_memory.h"
-#include "tf_syncrep/cc/tf/scalar_input.h"
-#include "tf_syncrep/cc/tf/scalar_output.h"
+#include "tf_syncrep/cc/tf/scalars.h"
 #include "tf_syncrep/cc/tf/step_cancellation.h"
 #include "tf_syncrep/cc/tf/table_pieces.h"
 #include "tf_syncrep/cc/tf/table_snapshot.h"
@@ -244,7 +242,7 @@ class WriteOp final : public AsyncOpKernel {
     const absl::StatusOr<int64_t> writing =
         writer->Write([ctx, done, cancellation] {
           if (!cancellation->Finish()) {
-            ctx->SetStatus(absl::CancelledError("The step was cancelled."));
+            ctx->SetStatus(StepCancelled());
           }
           RunDone(ctx, done);
         });
@@ -269,7 +267,13 @@ absl::Status Progress(OpKernelContext* ctx, WriterResource& resource) {
       SetScalarOutput<tstring>(ctx, 2, tstring(progress.status.message())));
   TF_RETURN_IF_ERROR(SetScalarOutput<int64_t>(ctx, 3, progress.bytes));
   TF_RETURN_IF_ERROR(SetScalarOutput<int64_t>(ctx, 4, progress.rows));
-  return SetScalarOutput<int64_t>(ctx, 5, progress.kept_peak);
+  TF_RETURN_IF_ERROR(SetScalarOutput<int64_t>(ctx, 5, progress.kept_peak));
+  Tensor* not_finite;
+  const auto num = static_cast<int64_t>(progress.not_finite.size());
+  TF_RETURN_IF_ERROR(ctx->allocate_output(6, TensorShape({num}), &not_finite));
+  std::copy(progress.not_finite.begin(), progress.not_finite.end(),
+            not_finite->flat<tstring>().data());
+  return absl::OkStatus();
 }
 
 absl::Status Cancel(OpKernelContext* /*ctx*/, WriterResource& resource) {
@@ -289,10 +293,7 @@ class KeepOp final : public OpKernel {
     if (ctx->input_is_ref(0)) {
       lock = ctx->input_ref_mutex(0);
     } else {
-      OP_REQUIRES_OK(ctx, CheckScalarInput(ctx, "variable"));
-      OP_REQUIRES_OK(ctx,
-                     tensorflow::LookupResource(
-                         ctx, tensorflow::HandleFromInput(ctx, 0), &variable));
+      OP_REQUIRES_OK(ctx, LookupHandle(ctx, &variable, "variable"));
       lock = variable->mu();
     }
     const std::vector<std::shared_ptr<TableSnapshot>> snapshots =
@@ -302,9 +303,7 @@ class KeepOp final : public OpKernel {
     if (snapshots.empty() || (!all_ && size == 0)) {
       return;
     }
-    const auto cancelled = [manager = ctx->cancellation_manager()] {
-      return manager != nullptr && manager->IsCancelled();
-    };
+    const auto cancelled = [ctx] { return IsCancelled(ctx); };
     for (const std::shared_ptr<TableSnapshot>& snapshot : snapshots) {
       OP_REQUIRES_OK(ctx, snapshot->Keep(all_ ? nullptr : Data<const T>(rows),
                                          size, cancelled));

@@ -25,7 +25,7 @@
 #include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
 #include "tf_syncrep/cc/kernels/checkpoint_inputs.h"
 #include "tf_syncrep/cc/tf/out_of_memory.h"
-#include "tf_syncrep/cc/tf/scalar_output.h"
+#include "tf_syncrep/cc/tf/scalars.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
@@ -165,7 +165,6 @@ class PieceArray {
     return absl::OkStatus();
   }
 
-  // Reads the rows of this array that a full checkpoint has.
   absl::Status ReadFull(BundleReader& reader, int64_t* bytes) {
     std::vector<TensorSlice> slices;
     TF_RETURN_IF_ERROR(reader.LookupTensorSlices(name_, &slices));
@@ -359,7 +358,6 @@ class RestoreOp final : public OpKernel {
           Env::Default(), std::string(Data<const tstring>(prefixes)[i])));
       TF_RETURN_IF_ERROR(readers.back()->status());
     }
-    // The arrays of each piece.
     std::vector<std::vector<PieceArray>> arrays;
     for (const TablePiece& piece : inputs.pieces) {
       arrays.emplace_back();
@@ -394,7 +392,6 @@ class RestoreOp final : public OpKernel {
     return absl::OkStatus();
   }
 
-  // Reads the changed rows of a piece.
   static absl::Status ReadChanged(BundleReader& reader, const TablePiece& piece,
                                   std::vector<PieceArray>& arrays,
                                   int64_t* bytes) {

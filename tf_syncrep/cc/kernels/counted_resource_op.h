@@ -67,6 +67,18 @@ class CountedResourceOp : public tensorflow::ResourceOpKernel<T> {
   // Empty if nobody else can find the resource.
   const std::string& shared_name() const { return shared_name_; }
 
+  // For VerifyResource(): returns InvalidArgument unless the options of the one
+  // that exists and of this op have the same description. `what` names it.
+  absl::Status CheckSame(absl::string_view what, const std::string& existing,
+                         const std::string& received) const {
+    if (existing == received) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("The ", what, " ", shared_name_, " exists with ", existing,
+                     ". Received: ", received));
+  }
+
  private:
   // Unlike ResourceMgr::LookupOrCreate, this makes resources that the manager
   // does not own.

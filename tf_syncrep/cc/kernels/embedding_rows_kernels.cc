@@ -23,6 +23,7 @@
 #include "tf_syncrep/cc/tf/lib_type.h"
 #include "tf_syncrep/cc/tf/locked_variables.h"
 #include "tf_syncrep/cc/tf/out_of_memory.h"
+#include "tf_syncrep/cc/tf/scalars.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
@@ -36,7 +37,6 @@ using tensorflow::OpKernelContext;
 using tensorflow::OpOutputList;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
-using tensorflow::TensorShapeUtils;
 
 template <typename Row>
 class EmbeddingRowsOp final : public OpKernel {
@@ -64,9 +64,8 @@ class EmbeddingRowsOp final : public OpKernel {
     OP_REQUIRES_OK(ctx, CountIds(ctx, &num_ids));
     std::vector<FeatureIds> features;
     for (int f = 0; f < ctx->num_inputs(); ++f) {
-      const IdsOfFeature ids(ctx->input(f));
-      features.push_back({ids.ids32, ids.ids64, ids.size, first_rows_[f],
-                          vocabulary_sizes_[f]});
+      features.push_back(
+          {IdsOf(ctx->input(f)), first_rows_[f], vocabulary_sizes_[f]});
     }
     DeviceSharder sharder(ctx);
     DistinctRows distinct;
@@ -171,19 +170,13 @@ class EmbeddingGatherOp final : public OpKernel {
 
   void Compute(OpKernelContext* ctx) override {
     const Tensor& rows = ctx->input(1);
-    OP_REQUIRES(ctx, TensorShapeUtils::IsVector(rows.shape()),
-                absl::InvalidArgumentError(
-                    absl::StrCat("rows must be a vector, but has shape ",
-                                 rows.shape().DebugString())));
+    OP_REQUIRES_OK(ctx, CheckVector(rows, "rows"));
     LockedVariables variables;
     OP_REQUIRES_OK(ctx,
                    variables.Lock(ctx, {{0, "table", DataTypeToEnum<T>::value,
                                          LockedVariables::Access::kRead}}));
     const Tensor& table = variables.tensor(0);
-    OP_REQUIRES(ctx, TensorShapeUtils::IsMatrix(table.shape()),
-                absl::InvalidArgumentError(
-                    absl::StrCat("table must be a matrix, but has shape ",
-                                 table.shape().DebugString())));
+    OP_REQUIRES_OK(ctx, CheckMatrix(table, "table"));
     const int64_t num_rows = table.dim_size(0);
     const int64_t width = table.dim_size(1);
     Tensor vectors;

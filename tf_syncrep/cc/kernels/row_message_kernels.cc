@@ -18,6 +18,7 @@
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
 #include "tf_syncrep/cc/tf/head_room.h"
+#include "tf_syncrep/cc/tf/scalars.h"
 
 namespace tf_syncrep {
 namespace {
@@ -31,7 +32,6 @@ using tensorflow::OpKernelContext;
 using tensorflow::PartialTensorShape;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
-using tensorflow::TensorShapeUtils;
 
 // So sums of sizes cannot overflow.
 constexpr int64_t kMaxElements = int64_t{1} << 40;
@@ -40,14 +40,6 @@ constexpr int64_t kMaxElements = int64_t{1} << 40;
 size_t Padded(size_t bytes) {
   constexpr size_t kAlignment = tensorflow::Allocator::kAllocatorAlignment;
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
-
-absl::Status CheckMatrix(const char* name, const Tensor& tensor) {
-  if (TensorShapeUtils::IsMatrix(tensor.shape())) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      name, " must be a matrix, but has shape ", tensor.shape().DebugString()));
 }
 
 absl::Status CheckHead(int64_t head_rows, const Tensor& message, size_t bytes) {
@@ -126,7 +118,7 @@ class RowMessageOp final : public OpKernel {
 
   void Compute(OpKernelContext* ctx) override {
     OpInputList others;
-    OP_REQUIRES_OK(ctx, CheckMatrix("rows", ctx->input(0)));
+    OP_REQUIRES_OK(ctx, CheckMatrix(ctx->input(0), "rows"));
     OP_REQUIRES_OK(ctx, ctx->input_list("others", &others));
     OP_REQUIRES_OK(ctx, CheckShapes(others, shapes_));
     size_t bytes = 0;
@@ -175,7 +167,7 @@ class RowMessagePartsOp final : public OpKernel {
 
   void Compute(OpKernelContext* ctx) override {
     const Tensor& message = ctx->input(0);
-    OP_REQUIRES_OK(ctx, CheckMatrix("message", message));
+    OP_REQUIRES_OK(ctx, CheckMatrix(message, "message"));
     OP_REQUIRES(ctx, message.dim_size(0) >= head_rows_,
                 absl::InvalidArgumentError(
                     absl::StrCat("message must have head_rows, ", head_rows_,

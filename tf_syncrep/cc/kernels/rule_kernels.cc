@@ -12,9 +12,7 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
-#include "tf_syncrep/cc/kernels/rounding_op.h"
 #include "tf_syncrep/cc/kernels/rule_op.h"
-#include "tf_syncrep/cc/kernels/update_checks.h"
 #include "tf_syncrep/cc/lib/float16.h"
 #include "tf_syncrep/cc/lib/rows/row_groups.h"
 #include "tf_syncrep/cc/lib/rules/apply_rule.h"
@@ -53,7 +51,6 @@ class RuleOpBase : public OpKernel {
 
   virtual absl::Status Update(OpKernelContext* ctx) const = 0;
 
-  // Copies the rule's numbers.
   absl::Status ReadNumbers(OpKernelContext* ctx,
                            std::vector<Slot>* numbers) const {
     for (int i = 0; i < op_.inputs.num_numbers(); ++i) {
@@ -117,14 +114,12 @@ class ApplyRuleOp final : public RuleOpBase<T> {
     const RuleOp& op = this->op_;
     LockedVariables variables;
     std::vector<Slot> numbers;
-    RoundingCount count(op.rounding);
-    TF_RETURN_IF_ERROR(
-        op.LockAndCheck(ctx, Access::kExclusive, &variables, &count));
+    TF_RETURN_IF_ERROR(op.LockAndCheck(ctx, Access::kExclusive, &variables));
     TF_RETURN_IF_ERROR(this->ReadNumbers(ctx, &numbers));
     const Tensor& var = variables.tensor(kRuleVar);
     const Tensor& grad = ctx->input(op.inputs.grad());
     TF_RETURN_IF_ERROR(CheckSameShapeAsVar("grad", grad.shape(), var.shape()));
-    TF_RETURN_IF_ERROR(count.Prepare(ctx, variables));
+    TF_RETURN_IF_ERROR(op.PrepareCount(ctx, variables));
     // Rows without elements still have slots of one number each, which stay.
     // Powers advance.
     if (!op.has_powers() &&
@@ -134,13 +129,13 @@ class ApplyRuleOp final : public RuleOpBase<T> {
     TF_RETURN_IF_ERROR(
         PrepareToWrite(ctx, kRuleVar, op.inputs.number(0), &variables));
     this->TakeStep(variables, numbers);
-    count.Take(variables);
+    const auto draws = op.Count(variables);
     const int64_t num_rows =
         var.dims() == 0 ? 1 : std::max<int64_t>(var.dim_size(0), 1);
     DeviceSharder sharder(ctx);
     WithRule(op.inputs.info->name, numbers.data(), [&](const auto& rule) {
-      ApplyRule(RuleOf<LibT>(rule, BestCpuLevel(), count.draws()), num_rows,
-                var.NumElements() / num_rows, Data<const LibT>(grad),
+      ApplyRule(RuleOf<LibT>(rule, BestCpuLevel(), draws ? &*draws : nullptr),
+                num_rows, var.NumElements() / num_rows, Data<const LibT>(grad),
                 this->Arrays(variables), sharder);
     });
     return absl::OkStatus();
@@ -163,10 +158,9 @@ class SparseApplyRuleOp final : public RuleOpBase<T> {
     TF_RETURN_IF_ERROR(FindRows(ctx, &shape, &rows));
     LockedVariables variables;
     std::vector<Slot> numbers;
-    RoundingCount count(op.rounding);
     TF_RETURN_IF_ERROR(op.LockAndCheck(
-        ctx, op.use_locking ? Access::kExclusive : Access::kShared, &variables,
-        &count));
+        ctx, op.use_locking ? Access::kExclusive : Access::kShared,
+        &variables));
     const TensorShape& var_shape = variables.tensor(kRuleVar).shape();
     if (var_shape != shape) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -178,7 +172,7 @@ class SparseApplyRuleOp final : public RuleOpBase<T> {
     if (num_indices == 0 && !op.count_empty) {
       return absl::OkStatus();
     }
-    TF_RETURN_IF_ERROR(count.Prepare(ctx, variables));
+    TF_RETURN_IF_ERROR(op.PrepareCount(ctx, variables));
     const bool moves = rows.size() > 0 && !this->MovesNothing(numbers);
     if (op.use_locking && moves) {
       TF_RETURN_IF_ERROR(
@@ -190,10 +184,12 @@ class SparseApplyRuleOp final : public RuleOpBase<T> {
     }
     this->TakeStep(variables, numbers);
     // A call without rows counts, too, so that all parts of a table agree.
-    count.Take(variables);
+    const auto draws = op.Count(variables);
     // The step is computed. If count and powers stayed locked, updates that may
     // run side by side would wait for each other.
-    count.Unlock(variables);
+    if (op.has_count) {
+      variables.Unlock(op.count());
+    }
     for (int i = 0; i < op.inputs.num_powers() && !op.use_locking; ++i) {
       variables.Unlock(op.inputs.power(i));
     }
@@ -203,9 +199,10 @@ class SparseApplyRuleOp final : public RuleOpBase<T> {
     DeviceSharder sharder(ctx);
     const Tensor& grad = ctx->input(op.inputs.grad());
     WithRule(op.inputs.info->name, numbers.data(), [&](const auto& rule) {
-      SparseApplyRule(RuleOf<LibT>(rule, BestCpuLevel(), count.draws()), rows,
-                      grad.NumElements() / num_indices, Data<const LibT>(grad),
-                      this->Arrays(variables), sharder);
+      SparseApplyRule(
+          RuleOf<LibT>(rule, BestCpuLevel(), draws ? &*draws : nullptr), rows,
+          grad.NumElements() / num_indices, Data<const LibT>(grad),
+          this->Arrays(variables), sharder);
     });
     return absl::OkStatus();
   }

@@ -16,8 +16,7 @@
 #include "tf_syncrep/cc/kernels/counted_resource_op.h"
 #include "tf_syncrep/cc/kernels/sync_gate_resource.h"
 #include "tf_syncrep/cc/lib/gate/sync_gate.h"
-#include "tf_syncrep/cc/tf/scalar_input.h"
-#include "tf_syncrep/cc/tf/scalar_output.h"
+#include "tf_syncrep/cc/tf/scalars.h"
 #include "tf_syncrep/cc/tf/step_cancellation.h"
 
 namespace tf_syncrep {
@@ -31,24 +30,6 @@ using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::tstring;
 using tensorflow::core::RefCountPtr;
-
-// This is longer than any training, and short enough for nanoseconds not to
-// overflow.
-constexpr float kMaxSeconds = 1e9;
-
-SyncGate::Time Seconds(float seconds) {
-  return std::chrono::duration_cast<SyncGate::Time>(
-      std::chrono::duration<double>(
-          std::min(std::max(seconds, 0.0f), kMaxSeconds)));
-}
-
-absl::Status CheckPositiveSeconds(const char* name, float seconds) {
-  if (!(seconds > 0)) {  // NaN included
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, " must be positive, but is ", seconds));
-  }
-  return absl::OkStatus();
-}
 
 // Checks a time of which zero means that there is no bound.
 absl::Status CheckSeconds(const char* name, float seconds) {
@@ -102,8 +83,7 @@ class SyncGateOp final : public CountedResourceOp<SyncGateResource> {
     options_.lease = Seconds(lease);
     options_.start_lease = Seconds(start_lease);
     options_.updater_lease = Seconds(updater_lease);
-    const GateStatus status = SyncGate::CheckOptions(options_);
-    OP_REQUIRES(ctx, status.ok(), ToAbslStatus(status));
+    OP_REQUIRES_OK(ctx, ToAbslStatus(SyncGate::CheckOptions(options_)));
   }
 
  private:
@@ -122,14 +102,7 @@ class SyncGateOp final : public CountedResourceOp<SyncGateResource> {
 
   // The chief chooses the other options anew when it opens the gate.
   absl::Status VerifyResource(SyncGateResource* resource) override {
-    const std::string existing = Describe(resource->options());
-    const std::string received = Describe(options_);
-    if (existing == received) {
-      return absl::OkStatus();
-    }
-    return absl::InvalidArgumentError(absl::StrCat("The gate ", shared_name(),
-                                                   " exists with ", existing,
-                                                   ". Received: ", received));
+    return CheckSame("gate", Describe(resource->options()), Describe(options_));
   }
 
   static std::string Describe(const SyncGateOptions& options) {
@@ -211,12 +184,9 @@ absl::Status Admit(OpKernelContext* ctx, SyncGateResource& resource) {
   TF_RETURN_IF_ERROR(ContributionInput(ctx, &contribution));
   TF_RETURN_IF_ERROR(ScalarInput(ctx, "fit", &is_fit));
   SyncGate::Admission admission;
-  const GateStatus status =
+  TF_RETURN_IF_ERROR(ToAbslStatus(
       resource.gate()->Admit(contribution.generation, contribution.worker,
-                             contribution.round, is_fit, &admission);
-  if (!status.ok()) {
-    return ToAbslStatus(status);
-  }
+                             contribution.round, is_fit, &admission)));
   return SetScalarOutput(ctx, 0, admission == SyncGate::Admission::kAdmitted);
 }
 
@@ -252,11 +222,8 @@ absl::Status Advance(OpKernelContext* ctx, SyncGateResource& resource) {
   TF_RETURN_IF_ERROR(ScalarInput(ctx, "round", &round));
   TF_RETURN_IF_ERROR(ScalarInput(ctx, "step", &step));
   bool advanced;
-  const GateStatus status =
-      resource.gate()->Advance(generation, round, step, &advanced);
-  if (!status.ok()) {
-    return ToAbslStatus(status);
-  }
+  TF_RETURN_IF_ERROR(ToAbslStatus(
+      resource.gate()->Advance(generation, round, step, &advanced)));
   return SetScalarOutput(ctx, 0, advanced);
 }
 
@@ -303,7 +270,6 @@ absl::Status Fail(OpKernelContext* ctx, SyncGateResource& resource) {
 template <absl::Status (*kCall)(OpKernelContext*, SyncGateResource&)>
 using GateOp = CallOp<SyncGateResource, kCall>;
 
-// A call that waits.
 class WaitOp : public AsyncOpKernel {
  public:
   using AsyncOpKernel::AsyncOpKernel;
@@ -314,8 +280,7 @@ class WaitOp : public AsyncOpKernel {
     const std::shared_ptr<SyncGate> gate = resource->gate();
     const auto cancellation = std::make_shared<StepCancellation>(
         ctx, [gate](int64_t wait) { gate->Cancel(wait); });
-    OP_REQUIRES_ASYNC(ctx, cancellation->Register(),
-                      absl::CancelledError("The step was cancelled."), done);
+    OP_REQUIRES_ASYNC(ctx, cancellation->Register(), StepCancelled(), done);
     Wait wait = {ctx, gate, cancellation, done};
     SyncGate::WaitId id = 0;
     absl::Status status = Begin(std::move(wait), &id);
@@ -337,13 +302,14 @@ class WaitOp : public AsyncOpKernel {
     std::shared_ptr<StepCancellation> cancellation;
     DoneCallback done;
 
-    // Ends the call with integer outputs, or with the error.
+    // Ends the call with integer outputs, as many as the op has, or with the
+    // error.
     void End(const absl::Status& error,
              std::initializer_list<int64_t> outputs) const {
       absl::Status status = error;
       int index = 0;
       for (const int64_t output : outputs) {
-        if (status.ok()) {
+        if (status.ok() && index < ctx->num_outputs()) {
           status = SetScalarOutput(ctx, index++, output);
         }
       }
@@ -351,10 +317,6 @@ class WaitOp : public AsyncOpKernel {
       RunDone(ctx, done);
     }
   };
-
-  static absl::Status Cancelled() {
-    return absl::CancelledError("The step was cancelled.");
-  }
 
  private:
   // Reads the inputs and begins the wait. After an error nothing waits.
@@ -384,7 +346,7 @@ class AcquireOp final : public WaitOp {
           if (!wait.cancellation->Finish() && status.ok()) {
             // The permit was granted to a step that will not use it.
             wait.gate->ReturnPermit(worker, permit);
-            wait.End(Cancelled(), {});
+            wait.End(StepCancelled(), {});
             return;
           }
           wait.End(ToAbslStatus(status),
@@ -397,7 +359,7 @@ class AcquireOp final : public WaitOp {
   GateTerms terms_;
 };
 
-// A wait of the updater for a round.
+// A wait of the updater, or of its chief, for a round.
 class QuorumOp : public WaitOp {
  public:
   using WaitOp::WaitOp;
@@ -447,18 +409,12 @@ class FlushOp final : public QuorumOp {
   }
 };
 
-class DrainOp final : public WaitOp {
-  using WaitOp::WaitOp;
-  absl::Status Begin(Wait wait, SyncGate::WaitId* id) override {
-    int64_t generation;
-    TF_RETURN_IF_ERROR(ScalarInput(wait.ctx, "generation", &generation));
-    SyncGate& gate = *wait.gate;
-    *id = gate.Drain(generation,
-                     [wait = std::move(wait)](const GateStatus& status) {
-                       wait.cancellation->Finish();
-                       wait.End(ToAbslStatus(status), {});
-                     });
-    return absl::OkStatus();
+class DrainOp final : public QuorumOp {
+  using QuorumOp::QuorumOp;
+  SyncGate::WaitId Call(SyncGate& gate, int64_t generation,
+                        SyncGate::QuorumCallback done) override {
+    return gate.Drain(generation, [done = std::move(done)](
+                                      const GateStatus& s) { done(s, {}); });
   }
 };
 

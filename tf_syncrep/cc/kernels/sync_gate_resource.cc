@@ -54,4 +54,20 @@ absl::Status ToAbslStatus(const GateStatus& status) {
                       status.message);
 }
 
+SyncGate::Time Seconds(float seconds) {
+  // Short enough for nanoseconds not to overflow.
+  constexpr float kMaxSeconds = 1e9;
+  return std::chrono::duration_cast<SyncGate::Time>(
+      std::chrono::duration<double>(
+          std::min(std::max(seconds, 0.0f), kMaxSeconds)));
+}
+
+absl::Status CheckPositiveSeconds(absl::string_view name, float seconds) {
+  if (!(seconds > 0)) {  // NaN included
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " must be positive, but is ", seconds));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace tf_syncrep

@@ -26,7 +26,6 @@ class SyncGateResource final : public tensorflow::ResourceBase {
   // Waits keep the gate alive; all of them end when the resource is destroyed.
   const std::shared_ptr<SyncGate>& gate() const { return gate_; }
 
-  // False if no thread could be started.
   bool has_thread() const { return timer_.is_running(); }
 
  private:
@@ -38,6 +37,12 @@ class SyncGateResource final : public tensorflow::ResourceBase {
 };
 
 absl::Status ToAbslStatus(const GateStatus& status);
+
+// The length of a time in seconds, from zero to longer than any training.
+SyncGate::Time Seconds(float seconds);
+
+// Returns InvalidArgument unless the attribute `name` is positive.
+absl::Status CheckPositiveSeconds(absl::string_view name, float seconds);
 
 }  // namespace tf_syncrep
 

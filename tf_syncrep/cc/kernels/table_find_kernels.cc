@@ -16,7 +16,6 @@
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
 #include "tf_syncrep/cc/kernels/call_op.h"
-#include "tf_syncrep/cc/kernels/table_index_resource.h"
 #include "tf_syncrep/cc/kernels/table_part.h"
 #include "tf_syncrep/cc/kernels/table_request.h"
 #include "tf_syncrep/cc/lib/array.h"
@@ -29,6 +28,7 @@
 #include "tf_syncrep/cc/tf/lib_type.h"
 #include "tf_syncrep/cc/tf/locked_variables.h"
 #include "tf_syncrep/cc/tf/out_of_memory.h"
+#include "tf_syncrep/cc/tf/scalars.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
@@ -41,7 +41,6 @@ using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
-using tensorflow::TensorShapeUtils;
 using Access = LockedVariables::Access;
 
 absl::Status OutOfMemoryFor(int64_t num_keys) {
@@ -86,15 +85,6 @@ absl::Status CheckMemory(TableIndexResource* index,
       "(unused_for, or evict with a smaller max_rows)"));
 }
 
-absl::Status CheckVectors(const Tensor& vectors) {
-  if (!TensorShapeUtils::IsMatrix(vectors.shape())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("vectors must be a matrix, but has shape ",
-                     vectors.shape().DebugString()));
-  }
-  return absl::OkStatus();
-}
-
 constexpr int kVectors = 0;  // the place of this variable in a TablePart
 
 template <typename T>
@@ -119,7 +109,7 @@ class TableFindOp final : public OpKernel {
                    insert_ ? Access::kShared : Access::kRead);
     part.Add(/*input=*/1, "vectors", DataTypeToEnum<T>::value);
     OP_REQUIRES_OK(ctx, part.Lock(ctx));
-    OP_REQUIRES_OK(ctx, CheckVectors(part.tensor(kVectors)));
+    OP_REQUIRES_OK(ctx, CheckMatrix(part.tensor(kVectors), "vectors"));
     const int64_t num_keys = request.num_keys();
     const int64_t width = part.tensor(kVectors).dim_size(1);
     Tensor* rows_output;
@@ -276,7 +266,7 @@ class TableImportOp final : public OpKernel {
     TablePart part(index.get(), /*keys=*/2, /*uses=*/3, Access::kShared);
     part.Add(/*input=*/1, "vectors", DataTypeToEnum<T>::value);
     OP_REQUIRES_OK(ctx, part.Lock(ctx));
-    OP_REQUIRES_OK(ctx, CheckVectors(part.tensor(kVectors)));
+    OP_REQUIRES_OK(ctx, CheckMatrix(part.tensor(kVectors), "vectors"));
     Tensor* output;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({size}), &output));
     bool is_same;

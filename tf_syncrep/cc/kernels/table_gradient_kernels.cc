@@ -15,7 +15,6 @@
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
 #include "tf_syncrep/cc/kernels/call_op.h"
-#include "tf_syncrep/cc/kernels/table_index_resource.h"
 #include "tf_syncrep/cc/kernels/table_part.h"
 #include "tf_syncrep/cc/kernels/table_request.h"
 #include "tf_syncrep/cc/lib/array.h"
@@ -127,7 +126,6 @@ class TableGradientOp final : public OpKernel {
   }
 
  private:
-  // Finds the rows that still belong to their keys.
   static absl::Status FindKept(OpKernelContext* ctx, TableIndexResource* index,
                                const TableRequest& request, const Tensor& rows,
                                int32_t* kept, int64_t num_shards,

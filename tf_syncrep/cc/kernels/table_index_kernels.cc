@@ -17,7 +17,7 @@
 #include "tensorflow/core/framework/types.h"
 #include "tf_syncrep/cc/kernels/call_op.h"
 #include "tf_syncrep/cc/kernels/counted_resource_op.h"
-#include "tf_syncrep/cc/kernels/table_index_resource.h"
+#include "tf_syncrep/cc/kernels/table_part.h"
 #include "tf_syncrep/cc/lib/table/admission_sketch.h"
 #include "tf_syncrep/cc/lib/zero_pages.h"
 #include "tf_syncrep/cc/tf/buffer_tensor.h"
@@ -157,14 +157,8 @@ class TableIndexOp final : public CountedResourceOp<TableIndexResource> {
   }
 
   absl::Status VerifyResource(TableIndexResource* resource) override {
-    const std::string existing = Describe(resource->options());
-    const std::string received = Describe(options_);
-    if (existing == received) {
-      return absl::OkStatus();
-    }
-    return absl::InvalidArgumentError(
-        absl::StrCat("The table index ", shared_name(), " exists with ",
-                     existing, ". Received: ", received));
+    return CheckSame("table index", Describe(resource->options()),
+                     Describe(options_));
   }
 
   static std::string Describe(const std::vector<TableOptions>& options) {

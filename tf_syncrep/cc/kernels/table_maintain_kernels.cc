@@ -10,19 +10,18 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/types.h"
 #include "tf_syncrep/cc/kernels/call_op.h"
-#include "tf_syncrep/cc/kernels/table_index_resource.h"
 #include "tf_syncrep/cc/kernels/table_part.h"
 #include "tf_syncrep/cc/kernels/table_slots.h"
 #include "tf_syncrep/cc/lib/table/dynamic_table.h"
 #include "tf_syncrep/cc/lib/table/table_maintenance.h"
 #include "tf_syncrep/cc/tf/locked_variables.h"
 #include "tf_syncrep/cc/tf/out_of_memory.h"
-#include "tf_syncrep/cc/tf/scalar_input.h"
+#include "tf_syncrep/cc/tf/scalars.h"
+#include "tf_syncrep/cc/tf/step_cancellation.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
@@ -36,10 +35,7 @@ using tensorflow::Tensor;
 using Order = DynamicTable::Order;
 
 absl::Status CheckNotCancelled(OpKernelContext* ctx) {
-  tensorflow::CancellationManager* const manager = ctx->cancellation_manager();
-  return manager != nullptr && manager->IsCancelled()
-             ? absl::CancelledError("The step was cancelled.")
-             : absl::OkStatus();
+  return IsCancelled(ctx) ? StepCancelled() : absl::OkStatus();
 }
 
 class TableMaintainOp final : public OpKernel {

@@ -7,10 +7,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
 #include "tf_syncrep/cc/tf/device_sharder.h"
+#include "tf_syncrep/cc/tf/out_of_memory.h"
+#include "tf_syncrep/cc/tf/step_cancellation.h"
 #include "tf_syncrep/cc/tf/table_snapshot.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
 
@@ -25,7 +26,62 @@ using Access = LockedVariables::Access;
 constexpr int kKeys = 0;
 constexpr int kUses = 1;
 
+absl::Status BadColumns(const TableOptions& table, int64_t row,
+                        const TableColumns& columns,
+                        DynamicTable::BuildStatus status) {
+  if (status == DynamicTable::BuildStatus::kOutOfMemory) {
+    return OutOfMemory(absl::StrCat("the index of table ", table.name),
+                       8 * table.rows.capacity);
+  }
+  const RowUse use = columns.use(row);
+  return absl::InvalidArgumentError(absl::StrCat(
+      "keys and uses must be those of a table: each key of a table has one "
+      "row, and each row in use a count of at least 1 and a last use of at "
+      "least 0. Received: row ",
+      row, " of table ", table.name,
+      status == DynamicTable::BuildStatus::kSecondRow ? ", the second one,"
+                                                      : "",
+      " with key ", columns.key(row), ", last use ", use.last_use,
+      " and count ", use.count));
+}
+
 }  // namespace
+
+std::string TableIndexResource::DebugString() const {
+  return absl::StrCat("TableIndex of ", num_tables(), " tables");
+}
+
+bool TableIndexResource::IsBuiltFrom(const Tensor& keys,
+                                     const Tensor& uses) const {
+  return num_builds() > 0 && keys_.IsInitialized() &&
+         keys_.data() == keys.data() && uses_.data() == uses.data();
+}
+
+absl::Status TableIndexResource::BuildFrom(const Tensor& keys,
+                                           const Tensor& uses,
+                                           Sharder& sharder) {
+  const TableColumns columns(Data<int64_t>(keys), uses.data());
+  int64_t bad_table = -1;
+  int64_t bad_row = -1;
+  const DynamicTable::BuildStatus status =
+      Build(columns, sharder, &bad_table, &bad_row);
+  return status == DynamicTable::BuildStatus::kOk
+             ? absl::OkStatus()
+             : BadColumns(options()[bad_table], bad_row, columns, status);
+}
+
+void TableIndexResource::HoldColumns(const Tensor& keys, const Tensor& uses) {
+  keys_ = keys;
+  uses_ = uses;
+}
+
+absl::Status CheckTable(const TableIndexResource& index, int64_t table) {
+  if (table < index.num_tables()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "table must be in [0, ", index.num_tables(), "), but is ", table));
+}
 
 TablePart::TablePart(TableIndexResource* index, int keys, int uses,
                      Access access)
@@ -36,15 +92,10 @@ TablePart::TablePart(TableIndexResource* index, int keys, int uses,
       {keys, "keys", tensorflow::DT_INT64, Access::kRead},
       {uses, "uses", tensorflow::DT_INT32, Access::kRead},
   };
-  names_ = {"keys", "uses"};
 }
 
 int TablePart::Add(int input, std::string name, tensorflow::DataType dtype) {
-  names_.push_back(std::move(name));
-  requests_.push_back({input, nullptr, dtype, access_});
-  for (size_t i = 0; i < names_.size(); ++i) {
-    requests_[i].name = names_[i].c_str();
-  }
+  requests_.push_back({input, std::move(name), dtype, access_});
   return static_cast<int>(requests_.size()) - 1 - kColumns;
 }
 
@@ -59,7 +110,7 @@ absl::Status TablePart::CheckShapes(const LockedVariables& variables,
                                    : true;
     if (!has_rows || !fits) {
       return absl::InvalidArgumentError(
-          absl::StrCat(names_[i], " must have shape [", num_rows,
+          absl::StrCat(requests_[i].name, " must have shape [", num_rows,
                        i == kKeys   ? "]"
                        : i == kUses ? ", 2]"
                                     : ", ...]",
@@ -121,9 +172,7 @@ absl::Status TablePart::Keep(OpKernelContext* ctx, int of, const int32_t* rows,
                              int64_t size, bool* is_same) {
   *is_same = true;
   const int64_t num_builds = index_->num_builds();
-  const auto cancelled = [manager = ctx->cancellation_manager()] {
-    return manager != nullptr && manager->IsCancelled();
-  };
+  const auto cancelled = [ctx] { return IsCancelled(ctx); };
   std::vector<std::shared_ptr<TableSnapshot>> kept;
   // The loop is needed because another snapshot may begin while the variables
   // are not locked.

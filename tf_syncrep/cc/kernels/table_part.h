@@ -1,5 +1,5 @@
-// A part of tables that grow, as an op sees it: its locked variables and its
-// index.
+// A part of tables that grow: its index, which is a resource of its task, and
+// its locked variables, as an op sees them.
 
 #ifndef TF_SYNCREP_CC_KERNELS_TABLE_PART_H_
 #define TF_SYNCREP_CC_KERNELS_TABLE_PART_H_
@@ -11,12 +11,48 @@
 
 #include "absl/status/status.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/tensor.h"
-#include "tf_syncrep/cc/kernels/table_index_resource.h"
+#include "tf_syncrep/cc/lib/sharder.h"
 #include "tf_syncrep/cc/lib/table/table_columns.h"
+#include "tf_syncrep/cc/lib/table/table_index.h"
 #include "tf_syncrep/cc/tf/locked_variables.h"
 
 namespace tf_syncrep {
+
+// The index of several tables, whose columns are variables. It remembers the
+// buffers from which it was made; if the variables have other ones, for example
+// after a restore, it is made anew. Whoever uses it holds the locks of both
+// variables, shared.
+class TableIndexResource final : public tensorflow::ResourceBase,
+                                 public TableIndex {
+ public:
+  using TableIndex::TableIndex;
+
+  std::string DebugString() const override;
+
+  bool IsBuiltFrom(const tensorflow::Tensor& keys,
+                   const tensorflow::Tensor& uses) const;
+  // Makes the index from the columns, which are aligned and have num_rows()
+  // rows. The caller holds their locks exclusively. Errors: InvalidArgument for
+  // columns that no table can have, and ResourceExhausted; the index is empty
+  // then.
+  absl::Status BuildFrom(const tensorflow::Tensor& keys,
+                         const tensorflow::Tensor& uses, Sharder& sharder);
+  // Holds the columns, from whose contents the index was made, or none.
+  void HoldColumns(const tensorflow::Tensor& keys,
+                   const tensorflow::Tensor& uses);
+
+ private:
+  // These keep the buffers, so that no others have the same addresses. They are
+  // changed under the variables' exclusive locks.
+  tensorflow::Tensor keys_;
+  tensorflow::Tensor uses_;
+};
+
+// Returns InvalidArgument if no table of the index has this number, which is at
+// least 0.
+absl::Status CheckTable(const TableIndexResource& index, int64_t table);
 
 // The variables of a part that an op gets as inputs. All of them have equally
 // many rows.
@@ -75,7 +111,6 @@ class TablePart {
 
   TableIndexResource* const index_;
   const LockedVariables::Access access_;
-  std::vector<std::string> names_;
   std::vector<LockedVariables::Request> requests_;
   std::optional<LockedVariables> variables_;
   int64_t num_locks_ = 0;

@@ -11,7 +11,6 @@
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
 #include "tf_syncrep/cc/kernels/call_op.h"
-#include "tf_syncrep/cc/kernels/table_index_resource.h"
 #include "tf_syncrep/cc/kernels/table_part.h"
 #include "tf_syncrep/cc/kernels/table_slots.h"
 #include "tf_syncrep/cc/lib/array.h"
@@ -22,7 +21,7 @@
 #include "tf_syncrep/cc/tf/device_sharder.h"
 #include "tf_syncrep/cc/tf/locked_variables.h"
 #include "tf_syncrep/cc/tf/out_of_memory.h"
-#include "tf_syncrep/cc/tf/scalar_output.h"
+#include "tf_syncrep/cc/tf/scalars.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
@@ -47,10 +46,7 @@ class TableReleaseOp final : public OpKernel {
     OP_REQUIRES_OK(ctx, LookupHandle(ctx, &index, "index"));
     OP_REQUIRES_OK(ctx, CheckTable(*index, table_));
     const tensorflow::Tensor& input = ctx->input(4);
-    OP_REQUIRES(ctx, input.dims() == 1,
-                absl::InvalidArgumentError(
-                    absl::StrCat("row_keys must be a vector, but has shape ",
-                                 input.shape().DebugString())));
+    OP_REQUIRES_OK(ctx, CheckVector(input, "row_keys"));
     Array<int64_t> keys;
     OP_REQUIRES(ctx, keys.Allocate(input.NumElements()), NoMemory(*index));
     for (int64_t i = 0; i < keys.size(); ++i) {

@@ -57,9 +57,8 @@ class TableRequestsOp final : public OpKernel {
     OP_REQUIRES_OK(ctx, CountIds(ctx, &num_ids));
     std::vector<FeatureKeys> features;
     for (int f = 0; f < ctx->num_inputs(); ++f) {
-      const IdsOfFeature ids(ctx->input(f));
-      features.push_back({ids.ids32, ids.ids64, ids.size,
-                          static_cast<int32_t>(table_of_feature_[f])});
+      features.push_back(
+          {IdsOf(ctx->input(f)), static_cast<int32_t>(table_of_feature_[f])});
     }
     DeviceSharder sharder(ctx);
     KeyRequests keys;

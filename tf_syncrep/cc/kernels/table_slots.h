@@ -20,7 +20,6 @@ class TableSlots {
   static constexpr int kVectorsInput = 1;
   static constexpr int kVectors = 0;  // the place of this variable in the part
 
-  // Reads the attribute.
   absl::Status Read(tensorflow::OpKernelConstruction* ctx);
 
   // Adds the vectors, which are of this type, and the slots to a part. Errors:

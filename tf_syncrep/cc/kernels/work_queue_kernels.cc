@@ -16,13 +16,13 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tf_syncrep/cc/kernels/call_op.h"
 #include "tf_syncrep/cc/kernels/counted_resource_op.h"
+#include "tf_syncrep/cc/kernels/counters.h"
 #include "tf_syncrep/cc/kernels/sync_gate_resource.h"
 #include "tf_syncrep/cc/lib/array.h"
 #include "tf_syncrep/cc/lib/lease_timer.h"
 #include "tf_syncrep/cc/lib/work_queue.h"
 #include "tf_syncrep/cc/tf/out_of_memory.h"
-#include "tf_syncrep/cc/tf/scalar_input.h"
-#include "tf_syncrep/cc/tf/scalar_output.h"
+#include "tf_syncrep/cc/tf/scalars.h"
 #include "tf_syncrep/cc/tf/step_cancellation.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
 
@@ -36,10 +36,6 @@ using tensorflow::OpKernelContext;
 using tensorflow::ResourceBase;
 using tensorflow::Tensor;
 using tensorflow::tstring;
-
-// This is longer than any training, and short enough for nanoseconds not to
-// overflow.
-constexpr float kMaxSeconds = 1e9;
 
 // Holds a queue, and the thread that polls it for its leases.
 class WorkQueueResource final : public ResourceBase {
@@ -62,7 +58,6 @@ class WorkQueueResource final : public ResourceBase {
   // Waits keep the queue alive; all end when the resource is destroyed.
   const std::shared_ptr<WorkQueue>& queue() const { return queue_; }
 
-  // False if no thread could be started.
   bool has_thread() const { return timer_.is_running(); }
 
  private:
@@ -82,14 +77,10 @@ class WorkQueueOp final : public CountedResourceOp<WorkQueueResource> {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("shuffle", &options_.shuffle));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("seed", &seed));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("lease_secs", &lease));
-    OP_REQUIRES(ctx, lease > 0,  // false for NaN
-                absl::InvalidArgumentError(absl::StrCat(
-                    "lease_secs must be positive, but is ", lease)));
+    OP_REQUIRES_OK(ctx, CheckPositiveSeconds("lease_secs", lease));
     options_.seed = static_cast<uint64_t>(seed);
-    options_.lease = std::chrono::duration_cast<WorkQueue::Time>(
-        std::chrono::duration<double>(std::min(lease, kMaxSeconds)));
-    const GateStatus status = WorkQueue::CheckOptions(options_);
-    OP_REQUIRES(ctx, status.ok(), ToAbslStatus(status));
+    options_.lease = Seconds(lease);
+    OP_REQUIRES_OK(ctx, ToAbslStatus(WorkQueue::CheckOptions(options_)));
   }
 
  private:
@@ -107,14 +98,8 @@ class WorkQueueOp final : public CountedResourceOp<WorkQueueResource> {
   }
 
   absl::Status VerifyResource(WorkQueueResource* resource) override {
-    const std::string existing = Describe(resource->options());
-    const std::string received = Describe(options_);
-    if (existing == received) {
-      return absl::OkStatus();
-    }
-    return absl::InvalidArgumentError(
-        absl::StrCat("The work queue ", shared_name(), " exists with ",
-                     existing, ". Received: ", received));
+    return CheckSame("work queue", Describe(resource->options()),
+                     Describe(options_));
   }
 
   static std::string Describe(const WorkQueueOptions& options) {
@@ -147,8 +132,7 @@ class TakeOp final : public AsyncOpKernel {
     const std::shared_ptr<WorkQueue> queue = resource->queue();
     const auto cancellation = std::make_shared<StepCancellation>(
         ctx, [queue](int64_t wait) { queue->Cancel(wait); });
-    OP_REQUIRES_ASYNC(ctx, cancellation->Register(),
-                      absl::CancelledError("The step was cancelled."), done);
+    OP_REQUIRES_ASYNC(ctx, cancellation->Register(), StepCancelled(), done);
     const WorkReader reader = {
         {std::string(device), static_cast<uint64_t>(incarnation)},
         static_cast<uint64_t>(stream)};
@@ -195,29 +179,19 @@ absl::Status Limit(OpKernelContext* ctx, WorkQueueResource& resource) {
 
 absl::Status Stats(OpKernelContext* ctx, WorkQueueResource& resource) {
   const WorkQueueStats stats = resource.queue()->Stats();
-  const std::vector<std::pair<const char*, int64_t>> counters = {
-      {"epoch", stats.epoch},
-      {"position", stats.position},
-      {"handed_out", stats.handed_out},
-      {"done", stats.done},
-      {"in_flight", stats.in_flight},
-      {"given_back", stats.given_back},
-      {"repeated", stats.repeated},
-      {"waiting_items", stats.waiting_items},
-      {"late", stats.late},
-      {"waiting", stats.waiting},
-      {"limit", stats.limit},
-  };
-  const auto size = static_cast<int64_t>(counters.size());
-  Tensor* names;
-  Tensor* values;
-  TF_RETURN_IF_ERROR(ctx->allocate_output(0, {size}, &names));
-  TF_RETURN_IF_ERROR(ctx->allocate_output(1, {size}, &values));
-  for (int64_t i = 0; i < size; ++i) {
-    Data<tstring>(*names)[i] = counters[i].first;
-    Data<int64_t>(*values)[i] = counters[i].second;
-  }
-  return absl::OkStatus();
+  return SetCounters(ctx, {
+                              {"epoch", stats.epoch},
+                              {"position", stats.position},
+                              {"handed_out", stats.handed_out},
+                              {"done", stats.done},
+                              {"in_flight", stats.in_flight},
+                              {"given_back", stats.given_back},
+                              {"repeated", stats.repeated},
+                              {"waiting_items", stats.waiting_items},
+                              {"late", stats.late},
+                              {"waiting", stats.waiting},
+                              {"limit", stats.limit},
+                          });
 }
 
 // A queue's state begins with numbers that must match the queue: of items and
@@ -280,9 +254,9 @@ absl::Status Restore(OpKernelContext* ctx, WorkQueueResource& resource) {
         ". Received: the state of one with ", DescribeSignature(numbers)));
   }
   const int64_t* const counters = numbers + signature.size();
-  WorkQueueState state = {counters[0], counters[1], counters[2],
-                          counters[3], counters[4], counters[5],
-                          counters[6], counters[7], {}};
+  WorkQueueState state = {{counters[0], counters[1], counters[2], counters[3],
+                           counters[4], counters[5], counters[6], counters[7]},
+                          {}};
   for (int64_t i = begin; i < input.NumElements(); i += 2) {
     if (!Append<WorkItem>({numbers[i], numbers[i + 1]}, &state.waiting_items)) {
       return OutOfMemory("the items of a work queue", input.TotalBytes());

@@ -189,7 +189,6 @@ class Accumulator {
   std::unique_ptr<GradientSum> sum_ TF_SYNCREP_GUARDED_BY(mu_);
   int64_t num_held_ TF_SYNCREP_GUARDED_BY(mu_) = 0;
   std::vector<int64_t> shape_ TF_SYNCREP_GUARDED_BY(mu_);
-  // Takes are served in the order of their arrival.
   std::deque<std::shared_ptr<PendingTake>> waiting_ TF_SYNCREP_GUARDED_BY(mu_);
   // All counts but `step`, `held` and `bytes`.
   AccumulatorStats counts_ TF_SYNCREP_GUARDED_BY(mu_);

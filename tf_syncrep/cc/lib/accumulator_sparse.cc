@@ -1,6 +1,7 @@
 #include "tf_syncrep/cc/lib/accumulator_sparse.h"
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 #include <limits>
 #include <numeric>
@@ -8,10 +9,43 @@
 #include <utility>
 
 #include "tf_syncrep/cc/lib/prefetch.h"
-#include "tf_syncrep/cc/lib/stream_copy.h"
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 namespace tf_syncrep {
 namespace {
+
+constexpr size_t kStreamAlignment = 64;
+
+// Copies `bytes`, a multiple of kStreamAlignment, to `to`, which has this
+// alignment, without reading the old contents of `to` and without keeping the
+// new ones in the cache. For arrays that are larger than the cache. It is an
+// ordinary copy on processors without such stores.
+void StreamCopy(const void* from, size_t bytes, void* to) {
+#if defined(__SSE2__)
+  const auto* const in = static_cast<const char*>(from);
+  auto* const out = static_cast<char*>(to);
+  for (size_t i = 0; i < bytes; i += kStreamAlignment) {
+    for (size_t k = i; k < i + kStreamAlignment; k += sizeof(__m128i)) {
+      _mm_stream_si128(
+          reinterpret_cast<__m128i*>(out + k),
+          _mm_loadu_si128(reinterpret_cast<const __m128i*>(in + k)));
+    }
+  }
+#else
+  std::memcpy(to, from, bytes);
+#endif
+}
+
+// To be called once after a thread's calls of StreamCopy(), before other
+// threads are told that the copies are there.
+void EndStream() {
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
+}
 
 // A smaller part does not pay for the hand-over to another thread. For copies
 // the limit is higher: the thread that is woken may run in place of the one
@@ -54,7 +88,6 @@ int64_t HeldGradientBytes(int64_t num_rows, int64_t value_bytes,
          (is_tensor ? kTensorBytes : 0);
 }
 
-// How many occurrences of a row are added at a time.
 constexpr int64_t kMaxAddedRows = 16;
 
 // Longer rows are summed in parts, which stay in the first-level cache.
@@ -101,7 +134,6 @@ struct SparseGradientSum<T>::SortedRows {
     return result;
   }
 
-  // How many distinct rows there are.
   int64_t num_rows() const { return first_number_of_shard.back(); }
 
   Array<Piece> pieces;
@@ -117,7 +149,6 @@ struct SparseGradientSum<T>::SortedRows {
 
 template <typename T>
 struct SparseGradientSum<T>::ReducedRows {
-  // The divisor of a row that `num_gradients` gradients contained.
   Sum Divisor(int32_t num_gradients) const {
     switch (reduction) {
       case Reduction::kMean:

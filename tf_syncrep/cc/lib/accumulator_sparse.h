@@ -29,7 +29,6 @@
 
 namespace tf_syncrep {
 
-// The greatest number of a row.
 inline constexpr int64_t kMaxSparseRow = std::numeric_limits<uint32_t>::max();
 
 // The rows of a sum, ascending and each once, and their values, which have the
@@ -133,7 +132,6 @@ class SparseGradientSum final : public GradientSum {
   bool SortRows(Sharder& sharder, SortedRows* sorted);
   void CountRows(Sharder& sharder, SortedRows* sorted) const;
 
-  // Sums each row's occurrences in their order.
   void ReduceRows(const SortedRows& sorted, const ReducedRows& reduced,
                   Sharder& sharder) const;
 
@@ -147,7 +145,6 @@ class SparseGradientSum final : public GradientSum {
   void SumOccurrences(const SortedRows& sorted, int64_t begin, int64_t end,
                       int64_t column, int64_t size, Sum* sum) const;
 
-  // Prefetches the values of occurrence i, if there is one.
   void PrefetchValues(const SortedRows& sorted, int64_t i) const;
 
   // Returns a chunk of the pool, and counts it as needed in this round.

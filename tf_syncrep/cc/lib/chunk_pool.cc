@@ -4,7 +4,7 @@
 #include <new>
 #include <utility>
 
-#include "tf_syncrep/cc/lib/huge_pages.h"
+#include "tf_syncrep/cc/lib/zero_pages.h"
 
 namespace tf_syncrep {
 namespace {

@@ -55,7 +55,6 @@ class ChunkPool {
   // Returns a piece without data when there is no memory.
   static Piece NewPiece(size_t bytes);
 
-  // Returns a kept piece that suffices, or an empty one.
   Piece TakeKept(size_t bytes);
 
   // Keeps a piece, or frees it when there is no memory to remember it.

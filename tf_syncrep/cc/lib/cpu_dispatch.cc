@@ -31,18 +31,6 @@ CpuLevel BestCpuLevel() {
   return level;
 }
 
-const char* CpuLevelName(CpuLevel level) {
-  switch (level) {
-    case CpuLevel::kAvx512:
-      return "avx512";
-    case CpuLevel::kAvx2:
-      return "avx2";
-    case CpuLevel::kBaseline:
-      break;
-  }
-  return "baseline";
-}
-
 #if defined(__x86_64__)
 
 ScopedFlushDenormals::ScopedFlushDenormals() : saved_(_mm_getcsr()) {

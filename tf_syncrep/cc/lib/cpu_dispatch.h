@@ -43,8 +43,20 @@ enum class CpuLevel { kBaseline, kAvx2, kAvx512 };
 // The best level that this CPU and operating system support; found once.
 CpuLevel BestCpuLevel();
 
-// "baseline", "avx2" or "avx512".
-const char* CpuLevelName(CpuLevel level);
+// The one of three that was compiled for a level.
+template <typename T>
+const T& OfLevel(CpuLevel level, const T& baseline, const T& avx2,
+                 const T& avx512) {
+  switch (level) {
+    case CpuLevel::kAvx512:
+      return avx512;
+    case CpuLevel::kAvx2:
+      return avx2;
+    case CpuLevel::kBaseline:
+      break;
+  }
+  return baseline;
+}
 
 // While in scope, denormal numbers count as zero on this thread, as they do on
 // TensorFlow's own threads. Work that is split over a pool sets it in every

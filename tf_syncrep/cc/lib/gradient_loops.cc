@@ -201,15 +201,8 @@ TF_SYNCREP_DEFINE_LOOPS(Avx512Loops, TF_SYNCREP_TARGET_AVX512);
 
 template <typename T>
 const GradientLoops<T>& GradientLoopsFor(CpuLevel level) {
-  switch (level) {
-    case CpuLevel::kAvx512:
-      return Avx512Loops<T>::kLoops;
-    case CpuLevel::kAvx2:
-      return Avx2Loops<T>::kLoops;
-    case CpuLevel::kBaseline:
-      break;
-  }
-  return BaselineLoops<T>::kLoops;
+  return OfLevel(level, BaselineLoops<T>::kLoops, Avx2Loops<T>::kLoops,
+                 Avx512Loops<T>::kLoops);
 }
 
 template const GradientLoops<Half>& GradientLoopsFor<Half>(CpuLevel);

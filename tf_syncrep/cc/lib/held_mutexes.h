@@ -24,7 +24,6 @@ class HeldMutexes {
   HeldMutexes(const HeldMutexes&) = delete;
   HeldMutexes& operator=(const HeldMutexes&) = delete;
 
-  // Whether it is held here.
   bool Has(const Mutex& mu) const {
     return std::find(held_, held_ + size_, &mu) != held_ + size_;
   }

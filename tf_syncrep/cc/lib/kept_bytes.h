@@ -35,7 +35,6 @@ class KeptBytes {
 
   void Free(int64_t bytes);
 
-  // Notes that the reader has made progress.
   void Progress();
 
   // Ends all waits, now and later.

@@ -55,7 +55,6 @@ class LeaseTimer {
   // releases the ledger and ends.
   ~LeaseTimer();
 
-  // Whether the thread could be started.
   bool is_running() const { return is_running_; }
 
   LeaseTimer(const LeaseTimer&) = delete;

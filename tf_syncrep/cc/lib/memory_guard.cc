@@ -40,7 +40,6 @@ class SmallFile {
   size_t size_ = 0;
 };
 
-// Returns the number with which a text begins, after blanks.
 std::optional<int64_t> Number(std::string_view text) {
   text.remove_prefix(std::min(text.find_first_not_of(" \t"), text.size()));
   int64_t number;
@@ -50,11 +49,11 @@ std::optional<int64_t> Number(std::string_view text) {
                                                  : std::nullopt;
 }
 
-// Calls `visit` for each line, without its end.
+// Calls `visit` for each line, or for each part of a list, without its end.
 template <typename Visit>
-void ForEachLine(std::string_view text, const Visit& visit) {
+void ForEach(char end_of_each, std::string_view text, const Visit& visit) {
   while (!text.empty()) {
-    const size_t end = std::min(text.find('\n'), text.size());
+    const size_t end = std::min(text.find(end_of_each), text.size());
     visit(text.substr(0, end));
     text.remove_prefix(std::min(end + 1, text.size()));
   }
@@ -63,7 +62,7 @@ void ForEachLine(std::string_view text, const Visit& visit) {
 // Returns the number after `name`, which begins a line.
 std::optional<int64_t> Field(std::string_view text, std::string_view name) {
   std::optional<int64_t> number;
-  ForEachLine(text, [&](std::string_view line) {
+  ForEach('\n', text, [&](std::string_view line) {
     if (line.substr(0, name.size()) == name) {
       number = Number(line.substr(name.size()));
     }
@@ -112,17 +111,6 @@ void TakeGroups(const std::string& mount, std::string_view path,
   TakeGroup(mount, files, least);
 }
 
-bool HasController(std::string_view controllers, std::string_view name) {
-  while (!controllers.empty()) {
-    const size_t end = std::min(controllers.find(','), controllers.size());
-    if (controllers.substr(0, end) == name) {
-      return true;
-    }
-    controllers.remove_prefix(std::min(end + 1, controllers.size()));
-  }
-  return false;
-}
-
 }  // namespace
 
 MemoryLeft ReadMemoryLeft(const std::string& root) {
@@ -136,7 +124,7 @@ MemoryLeft ReadMemoryLeft(const std::string& root) {
     }
     const SmallFile groups(root + "/proc/self/cgroup");
     // A line is NUMBER:CONTROLLERS:PATH, without controllers in version 2.
-    ForEachLine(groups.text(), [&](std::string_view line) {
+    ForEach('\n', groups.text(), [&](std::string_view line) {
       const size_t first = line.find(':');
       const size_t second = line.find(':', first + 1);
       if (first == line.npos || second == line.npos) {
@@ -146,9 +134,12 @@ MemoryLeft ReadMemoryLeft(const std::string& root) {
       const auto path = line.substr(second + 1);
       if (controllers.empty()) {
         TakeGroups(root + "/sys/fs/cgroup", path, kVersion2, &least);
-      } else if (HasController(controllers, "memory")) {
-        TakeGroups(root + "/sys/fs/cgroup/memory", path, kVersion1, &least);
       }
+      ForEach(',', controllers, [&](std::string_view controller) {
+        if (controller == "memory") {
+          TakeGroups(root + "/sys/fs/cgroup/memory", path, kVersion1, &least);
+        }
+      });
     });
   } catch (const std::bad_alloc&) {
     // There is no memory even for a path.

@@ -17,7 +17,6 @@ class Work {
   Work(int64_t num_shards, const std::function<void(int64_t)>* shard)
       : num_shards_(num_shards), shard_(shard), unfinished_(num_shards) {}
 
-  // Runs shards until all are taken.
   void TakeShards() {
     int64_t finished = 0;
     for (int64_t i = next_.fetch_add(1); i < num_shards_;

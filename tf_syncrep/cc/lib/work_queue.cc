@@ -90,10 +90,7 @@ void WorkQueue::SetLimit(int64_t epoch) {
 
 WorkQueueState WorkQueue::Save() const {
   const MutexLock lock(mu_);
-  WorkQueueState state = counts_;
-  state.epoch = epoch_;
-  state.position = position_;
-  state.limit = limit_;
+  WorkQueueState state{Counters(), {}};
   std::set<WorkItem> waiting = given_back_;
   for (const auto& [reader, held] : held_) {
     waiting.insert(held.grant.item);
@@ -127,14 +124,12 @@ GateStatus WorkQueue::Restore(const WorkQueueState& state) {
   // it.
   std::set<WorkItem> given_back(state.waiting_items.begin(),
                                 state.waiting_items.end());
-  WorkQueueState counts = state;
-  counts.waiting_items.clear();
   {
     const MutexLock lock(mu_);
     epoch_ = state.epoch;
     position_ = state.position;
     limit_ = state.limit;
-    counts_ = std::move(counts);
+    counts_ = state;
     given_back_ = std::move(given_back);
     held_.clear();
     Serve(&calls);
@@ -184,18 +179,10 @@ void WorkQueue::Shutdown() {
 
 WorkQueueStats WorkQueue::Stats() const {
   const MutexLock lock(mu_);
-  WorkQueueStats stats;
-  stats.epoch = epoch_;
-  stats.position = position_;
-  stats.handed_out = counts_.handed_out;
-  stats.done = counts_.done;
+  WorkQueueStats stats{Counters()};
   stats.in_flight = static_cast<int64_t>(held_.size());
-  stats.given_back = counts_.given_back;
-  stats.repeated = counts_.repeated;
   stats.waiting_items = static_cast<int64_t>(given_back_.size());
-  stats.late = counts_.late;
   stats.waiting = static_cast<int64_t>(waits_.size());
-  stats.limit = limit_;
   return stats;
 }
 
@@ -301,6 +288,14 @@ WorkItem WorkQueue::Next() const {
   }
   const ItemOrder order(options_.num_items, options_.seed, epoch_);
   return {epoch_, order.At(position_)};
+}
+
+WorkQueueCounters WorkQueue::Counters() const {
+  WorkQueueCounters counters = counts_;
+  counters.epoch = epoch_;
+  counters.position = position_;
+  counters.limit = limit_;
+  return counters;
 }
 
 bool WorkQueue::MayComeBack(const std::string& device) const {

@@ -54,30 +54,25 @@ struct WorkItem {
 //   handed_out = done + in_flight + given_back,
 //   given_back = repeated + waiting_items.
 // Both sides run over the queue's whole life, checkpoints included.
-struct WorkQueueStats {
-  int64_t epoch = 0;          // of the item that comes next
-  int64_t position = 0;       // how many of that epoch were handed out
-  int64_t handed_out = 0;     // items handed out, repetitions included
-  int64_t done = 0;           // items that were read to their ends
+struct WorkQueueCounters {
+  int64_t epoch = 0;       // of the item that comes next
+  int64_t position = 0;    // how many of that epoch were handed out
+  int64_t handed_out = 0;  // items handed out, repetitions included
+  int64_t done = 0;        // items that were read to their ends
+  int64_t given_back = 0;  // items that a reader did not finish
+  int64_t repeated = 0;    // of these, items that were handed out again
+  int64_t late = 0;        // ends of items that had been given back
+  int64_t limit = -1;      // the last epoch to hand out; -1: all
+};
+
+struct WorkQueueStats : WorkQueueCounters {
   int64_t in_flight = 0;      // items that are being read
-  int64_t given_back = 0;     // items that a reader did not finish
-  int64_t repeated = 0;       // of these, items that were handed out again
-  int64_t waiting_items = 0;  // of these, items that were not
-  int64_t late = 0;           // ends of items that had been given back
+  int64_t waiting_items = 0;  // given back, and not handed out again
   int64_t waiting = 0;        // readers that wait for others' items
-  int64_t limit = -1;         // the last epoch to hand out; -1: all
 };
 
 // What a checkpoint holds. Items that were being read are given back.
-struct WorkQueueState {
-  int64_t epoch = 0;
-  int64_t position = 0;
-  int64_t handed_out = 0;
-  int64_t done = 0;
-  int64_t given_back = 0;
-  int64_t repeated = 0;
-  int64_t late = 0;
-  int64_t limit = -1;
+struct WorkQueueState : WorkQueueCounters {
   std::vector<WorkItem> waiting_items;  // ascending
 };
 
@@ -187,9 +182,10 @@ class WorkQueue {
   bool MayComeBack(const std::string& device) const TF_SYNCREP_REQUIRES(mu_);
   void EndWait(std::map<WaitId, Wait>::iterator wait, GateStatus status,
                const Grant& grant, Calls* calls) TF_SYNCREP_REQUIRES(mu_);
-  // Ends the waits that have nothing to wait for any more.
   void Serve(Calls* calls) TF_SYNCREP_REQUIRES(mu_);
   WorkItem Next() const TF_SYNCREP_REQUIRES(mu_);
+
+  WorkQueueCounters Counters() const TF_SYNCREP_REQUIRES(mu_);
 
   static void Make(const Calls& calls);
 
@@ -207,7 +203,8 @@ class WorkQueue {
   std::map<ReaderKey, int64_t> last_ended_ TF_SYNCREP_GUARDED_BY(mu_);  // items
   std::set<WorkItem> given_back_ TF_SYNCREP_GUARDED_BY(mu_);
   std::map<WaitId, Wait> waits_ TF_SYNCREP_GUARDED_BY(mu_);
-  WorkQueueState counts_ TF_SYNCREP_GUARDED_BY(mu_);  // only its counters
+  // All but the epoch, the position and the limit.
+  WorkQueueCounters counts_ TF_SYNCREP_GUARDED_BY(mu_);
 };
 
 }  // namespace tf_syncrep

@@ -5,15 +5,14 @@
 
 #include "absl/status/status.h"
 #include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/partial_tensor_shape.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow/core/framework/types.h"
+#include "tf_syncrep/cc/ops/common_shapes.h"
 
 namespace tf_syncrep {
 namespace {
 
 using tensorflow::DataType;
-using tensorflow::PartialTensorShape;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeAndType;
 using tensorflow::shape_inference::ShapeHandle;
@@ -21,24 +20,13 @@ using tensorflow::shape_inference::ShapeHandle;
 // Sets the output to a scalar handle that knows the shape of the gradients.
 absl::Status AccumulatorShape(InferenceContext* c) {
   DataType dtype;
-  PartialTensorShape shape;
+  ShapeHandle shape;
   TF_RETURN_IF_ERROR(c->GetAttr("dtype", &dtype));
-  TF_RETURN_IF_ERROR(c->GetAttr("shape", &shape));
-  ShapeHandle handle;
-  TF_RETURN_IF_ERROR(c->MakeShapeFromPartialTensorShape(shape, &handle));
+  TF_RETURN_IF_ERROR(ShapeAttr(c, &shape));
   c->set_output(0, c->Scalar());
   c->set_output_handle_shapes_and_types(
-      0, std::vector<ShapeAndType>{{handle, dtype}});
+      0, std::vector<ShapeAndType>{{shape, dtype}});
   return absl::OkStatus();
-}
-
-// The accumulator's shape of gradients, if the graph tells it.
-ShapeHandle GradientShape(InferenceContext* c) {
-  const auto* handle_data = c->input_handle_shapes_and_types(0);
-  if (handle_data == nullptr || handle_data->empty()) {
-    return c->UnknownShape();
-  }
-  return (*handle_data)[0].shape;
 }
 
 absl::Status CheckScalars(InferenceContext* c, int first, int last) {
@@ -54,14 +42,13 @@ absl::Status CheckScalars(InferenceContext* c, int first, int last) {
 // TensorFlow's accumulators.
 absl::Status ApplyShape(InferenceContext* c) {
   TF_RETURN_IF_ERROR(CheckScalars(c, 1, 1));
-  c->set_output(0, c->Scalar());
-  return absl::OkStatus();
+  return ScalarOutputs(c);
 }
 
 template <int kLastScalar>
 absl::Status TakeDenseShape(InferenceContext* c) {
   TF_RETURN_IF_ERROR(CheckScalars(c, 1, kLastScalar));
-  c->set_output(0, GradientShape(c));
+  c->set_output(0, HandleShape(c, 0));
   return absl::OkStatus();
 }
 
@@ -81,10 +68,7 @@ absl::Status SetStepShape(InferenceContext* c) { return CheckScalars(c, 1, 1); }
 
 absl::Status ReadShape(InferenceContext* c) {
   TF_RETURN_IF_ERROR(CheckScalars(c, 1, 0));
-  for (int i = 0; i < c->num_outputs(); ++i) {
-    c->set_output(i, c->Scalar());
-  }
-  return absl::OkStatus();
+  return ScalarOutputs(c);
 }
 
 REGISTER_OP("Syncrep>DenseAccumulator")

@@ -1,8 +1,10 @@
-// Interfaces of the Checkpoint ops.
+// Declares the Checkpoint ops: attributes, shapes, documentation. `handle` is
+// always that of the writer.
 
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "tf_syncrep/cc/ops/common_shapes.h"
 
 namespace tf_syncrep {
 namespace {
@@ -11,12 +13,23 @@ using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::NoOutputs;
 using tensorflow::shape_inference::ScalarShape;
 
-absl::Status ScalarOutputs(InferenceContext* c) {
-  for (int i = 0; i < c->num_outputs(); ++i) {
-    c->set_output(i, c->Scalar());
-  }
-  return absl::OkStatus();
-}
+// What all ops that read or write have, behind the variables.
+#define TF_SYNCREP_TABLES()                   \
+  .Input("group_sizes: int64")                \
+      .Input("pieces: int64")                 \
+      .Input("piece_names: string")           \
+      .Input("wholes: num_wholes * resource") \
+      .Input("whole_names: string")           \
+      .Attr("num_wholes: int >= 0")
+
+// And those that begin to write.
+#define TF_SYNCREP_WRITES()                    \
+  .Input("tensors: dtypes")                    \
+      .Input("tensor_names: string")           \
+      .Attr("dtypes: list(type) >= 0")         \
+      .Attr("max_kept_bytes: int = 268435456") \
+      .Attr("patience_secs: float = 60.0")     \
+      .Attr("max_bytes_per_sec: float = 0.0")
 
 REGISTER_OP("Syncrep>CheckpointWriter")
     .Attr("container: string = ''")
@@ -28,12 +41,7 @@ REGISTER_OP("Syncrep>CheckpointWriter")
     .Doc(R"doc(
 Makes the writer of a task's share of checkpoints, or finds it by its name.
 
-container: The resource container in which the writer lives.
-shared_name: The name by which others find the writer on its task.
-counted: Whether the writer lives as long as the handles that the op returns on its
-  task, instead of as long as the task. Without a shared name each call then makes a
-  new one.
-handle: The writer.
+container, shared_name, counted: As in SyncGate.
 )doc");
 
 REGISTER_OP("Syncrep>CheckpointBegin")
@@ -41,20 +49,9 @@ REGISTER_OP("Syncrep>CheckpointBegin")
     .Input("prefix: string")
     .Input("token: string")
     .Input("base: string")
-    .Input("variables: num_variables * resource")
-    .Input("group_sizes: int64")
-    .Input("pieces: int64")
-    .Input("piece_names: string")
-    .Input("wholes: num_wholes * resource")
-    .Input("whole_names: string")
-    .Input("tensors: dtypes")
-    .Input("tensor_names: string")
+    .Input("variables: num_variables * resource") TF_SYNCREP_TABLES()
+        TF_SYNCREP_WRITES()
     .Attr("num_variables: int >= 0")
-    .Attr("num_wholes: int >= 0")
-    .Attr("dtypes: list(type) >= 0")
-    .Attr("max_kept_bytes: int = 268435456")
-    .Attr("patience_secs: float = 60.0")
-    .Attr("max_bytes_per_sec: float = 0.0")
     .SetIsStateful()
     .SetShapeFn(NoOutputs)
     .Doc(R"doc(
@@ -66,7 +63,6 @@ FailedPrecondition if another checkpoint is being written, or `base` is not the 
 one, and as InvalidArgument if the pieces do not cover their groups, or the variables
 do not form a group.
 
-handle: The writer.
 prefix: The prefix of the files, which have TensorFlow's bundle format.
 token: The name of this checkpoint, for a later one that holds only changes; it is
   empty if there will be none.
@@ -99,21 +95,10 @@ REGISTER_OP("Syncrep>RefCheckpointBegin")
     .Input("token: string")
     .Input("base: string")
     .Input("variables: num_variables * resource")
-    .Input("references: Ref(reference_dtypes)")
-    .Input("group_sizes: int64")
-    .Input("pieces: int64")
-    .Input("piece_names: string")
-    .Input("wholes: num_wholes * resource")
-    .Input("whole_names: string")
-    .Input("tensors: dtypes")
-    .Input("tensor_names: string")
+    .Input("references: Ref(reference_dtypes)") TF_SYNCREP_TABLES()
+        TF_SYNCREP_WRITES()
     .Attr("num_variables: int >= 0")
     .Attr("reference_dtypes: list(type) >= 0")
-    .Attr("num_wholes: int >= 0")
-    .Attr("dtypes: list(type) >= 0")
-    .Attr("max_kept_bytes: int = 268435456")
-    .Attr("patience_secs: float = 60.0")
-    .Attr("max_bytes_per_sec: float = 0.0")
     .Attr("owner: string = ''")
     .SetIsStateful()
     .SetAllowsUninitializedInput()
@@ -142,7 +127,6 @@ because its session is closed, the checkpoint is given up. The op does not fail 
 cannot be written: CheckpointProgress returns that error. It fails as FailedPrecondition
 if no checkpoint was accepted.
 
-handle: The writer.
 )doc");
 
 REGISTER_OP("Syncrep>CheckpointProgress")
@@ -153,18 +137,24 @@ REGISTER_OP("Syncrep>CheckpointProgress")
     .Output("bytes: int64")
     .Output("rows: int64")
     .Output("kept_bytes: int64")
+    .Output("not_finite: string")
     .SetIsStateful()
-    .SetShapeFn(ScalarOutputs)
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(ScalarOutputs(c));
+      c->set_output(6, c->Vector(c->UnknownDim()));
+      return absl::OkStatus();
+    })
     .Doc(R"doc(
 Returns how far the writing of a checkpoint has got.
 
-handle: The writer.
 done: Whether nothing is being written.
 code: 0, or the status code of the error.
 message: The message of the error.
 bytes: How many bytes were written.
 rows: How many rows of tables were written.
 kept_bytes: The most bytes of rows that were kept at one time.
+not_finite: The names of what has a NaN or an infinity, as far as it was written:
+  variables that are written at once, and tables, without their slots.
 )doc");
 
 REGISTER_OP("Syncrep>CheckpointCancel")
@@ -178,7 +168,6 @@ The writer then forgets the last checkpoint, which takes 8 bytes for each row: t
 one will be full. The op fails as DeadlineExceeded if the files make no progress for 10
 seconds, or for `patience_secs` of the checkpoint if that is less.
 
-handle: The writer.
 )doc");
 
 REGISTER_OP("Syncrep>CheckpointKeep")
@@ -213,15 +202,9 @@ Does the same as CheckpointKeep, whose inputs it has, with a reference variable.
 
 REGISTER_OP("Syncrep>CheckpointRestore")
     .Input("prefixes: string")
-    .Input("variables: num_variables * resource")
-    .Input("group_sizes: int64")
-    .Input("pieces: int64")
-    .Input("piece_names: string")
-    .Input("wholes: num_wholes * resource")
-    .Input("whole_names: string")
+    .Input("variables: num_variables * resource") TF_SYNCREP_TABLES()
     .Output("bytes: int64")
     .Attr("num_variables: int >= 0")
-    .Attr("num_wholes: int >= 0")
     .SetIsStateful()
     .SetShapeFn(ScalarOutputs)
     .Doc(R"doc(
@@ -242,16 +225,10 @@ bytes: How many bytes were read.
 REGISTER_OP("Syncrep>RefCheckpointRestore")
     .Input("prefixes: string")
     .Input("variables: num_variables * resource")
-    .Input("references: Ref(reference_dtypes)")
-    .Input("group_sizes: int64")
-    .Input("pieces: int64")
-    .Input("piece_names: string")
-    .Input("wholes: num_wholes * resource")
-    .Input("whole_names: string")
+    .Input("references: Ref(reference_dtypes)") TF_SYNCREP_TABLES()
     .Output("bytes: int64")
     .Attr("num_variables: int >= 0")
     .Attr("reference_dtypes: list(type) >= 0")
-    .Attr("num_wholes: int >= 0")
     .SetIsStateful()
     .SetAllowsUninitializedInput()
     .SetShapeFn(ScalarOutputs)
@@ -260,6 +237,9 @@ Does the same as CheckpointRestore, whose inputs it has, with reference variable
 
 references: Reference variables, which follow `variables` in the groups.
 )doc");
+
+#undef TF_SYNCREP_WRITES
+#undef TF_SYNCREP_TABLES
 
 }  // namespace
 }  // namespace tf_syncrep

@@ -6,35 +6,20 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/partial_tensor_shape.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow/core/framework/types.h"
+#include "tf_syncrep/cc/ops/common_shapes.h"
 
 namespace tf_syncrep {
 namespace {
 
-using tensorflow::PartialTensorShape;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
-absl::Status RowsShape(InferenceContext* c) {
-  int num_shards;
-  TF_RETURN_IF_ERROR(c->GetAttr("num_shards", &num_shards));
-  for (int shard = 0; shard < num_shards; ++shard) {
-    c->set_output(shard, c->Vector(InferenceContext::kUnknownDim));
-  }
-  for (int feature = 0; feature < c->num_inputs(); ++feature) {
-    c->set_output(num_shards + feature, c->input(feature));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status GatherShape(InferenceContext* c) {
-  PartialTensorShape table;
-  TF_RETURN_IF_ERROR(c->GetAttr("shape", &table));
   ShapeHandle shape;
   ShapeHandle rows;
-  TF_RETURN_IF_ERROR(c->MakeShapeFromPartialTensorShape(table, &shape));
+  TF_RETURN_IF_ERROR(ShapeAttr(c, &shape));
   TF_RETURN_IF_ERROR(c->WithRank(shape, 2, &shape));
   TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &rows));
   c->set_output(0, c->Matrix(c->Dim(rows, 0), c->Dim(shape, 1)));
@@ -104,7 +89,7 @@ REGISTER_OP("Syncrep>EmbeddingRows")
     .Attr("vocabulary_sizes: list(int)")
     .Attr("features: list(string)")
     .Attr("tables: list(string)")
-    .SetShapeFn(RowsShape)
+    .SetShapeFn(ShardsAndPlaces)
     .Doc("Finds the distinct rows that ids name: see tfs.ops.embedding_rows.");
 
 REGISTER_OP("Syncrep>EmbeddingGather")
@@ -119,21 +104,23 @@ REGISTER_OP("Syncrep>EmbeddingGather")
     .SetShapeFn(GatherShape)
     .Doc("Reads rows of a variable: see tfs.ops.embedding_gather.");
 
+#define TF_SYNCREP_COMBINERS()                                   \
+  .Attr("T: {half, bfloat16, float, double}")                    \
+      .Attr("Tsum: {float, double}")                             \
+      .Attr("num_shards: int >= 1")                              \
+      .Attr("num_features: int >= 1")                            \
+      .Attr("num_ragged: int >= 0")                              \
+      .Attr("num_weighted: int >= 0")                            \
+      .Attr("combiners: list({'none', 'sum', 'mean', 'sqrtn'})") \
+      .Attr("is_ragged: list(bool)")                             \
+      .Attr("is_weighted: list(bool)")
+
 REGISTER_OP("Syncrep>EmbeddingCombine")
     .Input("vectors: num_shards * T")
     .Input("places: num_features * int32")
     .Input("row_splits: num_ragged * int64")
     .Input("weights: num_weighted * float")
-    .Output("results: num_features * Tsum")
-    .Attr("T: {half, bfloat16, float, double}")
-    .Attr("Tsum: {float, double}")
-    .Attr("num_shards: int >= 1")
-    .Attr("num_features: int >= 1")
-    .Attr("num_ragged: int >= 0")
-    .Attr("num_weighted: int >= 0")
-    .Attr("combiners: list({'none', 'sum', 'mean', 'sqrtn'})")
-    .Attr("is_ragged: list(bool)")
-    .Attr("is_weighted: list(bool)")
+    .Output("results: num_features * Tsum") TF_SYNCREP_COMBINERS()
     .SetShapeFn(CombineShape)
     .Doc(
         "Arranges and combines rows for features: see "
@@ -145,21 +132,14 @@ REGISTER_OP("Syncrep>EmbeddingCombineGrad")
     .Input("places: num_features * int32")
     .Input("row_splits: num_ragged * int64")
     .Input("weights: num_weighted * float")
-    .Output("sums: num_shards * T")
-    .Attr("T: {half, bfloat16, float, double}")
-    .Attr("Tsum: {float, double}")
-    .Attr("num_shards: int >= 1")
-    .Attr("num_features: int >= 1")
-    .Attr("num_ragged: int >= 0")
-    .Attr("num_weighted: int >= 0")
-    .Attr("combiners: list({'none', 'sum', 'mean', 'sqrtn'})")
-    .Attr("is_ragged: list(bool)")
-    .Attr("is_weighted: list(bool)")
+    .Output("sums: num_shards * T") TF_SYNCREP_COMBINERS()
     .Attr("head_rows: list(int) = []")
     .SetShapeFn(CombineGradShape)
     .Doc(
         "Computes the gradient of EmbeddingCombine: see "
         "tfs.ops.embedding_combine_grad.");
+
+#undef TF_SYNCREP_COMBINERS
 
 }  // namespace
 }  // namespace tf_syncrep

@@ -72,8 +72,6 @@ rows: A matrix. It is copied, unless its op has left room for as many rows in fr
 others: Numbers or truth values.
 message: A matrix with the head before the rows. Each of the others begins in it at a
   multiple of 64 bytes, and zeros are between them.
-T: The type of the rows.
-Tothers: The types of the others.
 shapes: Their shapes, which must be known. RowMessageParts takes them for granted.
 head_rows: How many rows the head takes up. Ops that read rows, or make gradients of
   them, have an attribute of this name: then they leave room for the head.
@@ -97,10 +95,7 @@ others in its head.
 message: An output of RowMessage.
 rows: Its rows, which share its memory if that is aligned.
 others: The other tensors, which are copied, so that nobody else holds the rows' memory.
-T: The type of the rows.
-Tothers: The types of the others.
-shapes: What RowMessage had.
-head_rows: What RowMessage had.
+shapes, head_rows: What RowMessage had.
 )doc");
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "tensorflow/core/framework/types.h"
 #include "tf_syncrep/cc/lib/rules/rules.h"
 
 namespace tf_syncrep {
@@ -27,16 +28,36 @@ inline absl::Status CheckNumRoundingCounts(int num) {
   return absl::OkStatus();
 }
 
+// Checks an op's attribute Tslot. `Context` is an InferenceContext or an
+// OpKernelConstruction.
+template <typename Context>
+absl::Status CheckSlotType(Context& context) {
+  tensorflow::DataType dtype;
+  tensorflow::DataType slot_dtype;
+  TF_RETURN_IF_ERROR(context.GetAttr("T", &dtype));
+  TF_RETURN_IF_ERROR(context.GetAttr("Tslot", &slot_dtype));
+  const tensorflow::DataType expected = dtype == tensorflow::DT_DOUBLE
+                                            ? tensorflow::DT_DOUBLE
+                                            : tensorflow::DT_FLOAT;
+  if (slot_dtype != expected) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Tslot must be ", tensorflow::DataTypeString(expected),
+                     " for T = ", tensorflow::DataTypeString(dtype),
+                     ", but is ", tensorflow::DataTypeString(slot_dtype)));
+  }
+  return absl::OkStatus();
+}
+
 // The places of the inputs: var, the rule's slots, the powers of AdamAsync, the
 // rule's numbers, grad and, for the sparse op, indices.
 struct RuleInputs {
-  // Reads the attributes of an op. `Context` is an InferenceContext or an
-  // OpKernelConstruction.
+  // Reads the attributes of an op, and checks Tslot.
   template <typename Context>
   static absl::Status Find(Context& context, RuleInputs* inputs) {
     std::string name;
     int64_t num_slots;
     int64_t num_numbers;
+    TF_RETURN_IF_ERROR(CheckSlotType(context));
     if (!context.GetAttr("rule", &name).ok()) {
       // All rules of AdamAsync's ops have the same inputs.
       inputs->info = FindRule(AdamAsync<float>::kName);

@@ -7,21 +7,26 @@
 namespace tf_syncrep {
 namespace {
 
-// All ops that take the name of a rule know the same ones.
-constexpr char kRuleAttr[] =
-    "rule: {'adagrad', 'ftrl', 'gradient_momentum', 'gradient_nesterov', "
-    "'momentum', 'nesterov', 'rowwise_adagrad', 'sgd'}";
+#define TF_SYNCREP_RULE_ATTRS()                                              \
+  .Attr(                                                                     \
+      "rule: {'adagrad', 'ftrl', 'gradient_momentum', 'gradient_nesterov', " \
+      "'momentum', 'nesterov', 'rowwise_adagrad', 'sgd'}")                   \
+      .Attr("num_slots: int >= 0")                                           \
+      .Attr("num_numbers: int >= 1")                                         \
+      .Attr("T: {half, bfloat16, float, double}")                            \
+      .Attr("Tslot: {float, double} = DT_FLOAT")
+
+#define TF_SYNCREP_ROUNDING_ATTRS()          \
+  .Attr("num_rounding_counts: int >= 0 = 0") \
+      .Attr("rounding_seed: int = 0")        \
+      .Attr("first_row: int >= 0 = 0")       \
+      .Attr("row_stride: int >= 1 = 1")
 
 REGISTER_OP("Syncrep>ApplyRule")
     .Input("var: Ref(T)")
     .Input("slots: Ref(num_slots * Tslot)")
     .Input("numbers: num_numbers * Tslot")
-    .Input("grad: T")
-    .Attr(kRuleAttr)
-    .Attr("num_slots: int >= 0")
-    .Attr("num_numbers: int >= 1")
-    .Attr("T: {half, bfloat16, float, double}")
-    .Attr("Tslot: {float, double} = DT_FLOAT")
+    .Input("grad: T") TF_SYNCREP_RULE_ATTRS()
     .SetShapeFn(DenseShape</*kIsResource=*/false>)
     .Doc(
         "Updates a ref variable by an optimizer's rule: see "
@@ -32,12 +37,7 @@ REGISTER_OP("Syncrep>SparseApplyRule")
     .Input("slots: Ref(num_slots * Tslot)")
     .Input("numbers: num_numbers * Tslot")
     .Input("grad: T")
-    .Input("indices: Tindices")
-    .Attr(kRuleAttr)
-    .Attr("num_slots: int >= 0")
-    .Attr("num_numbers: int >= 1")
-    .Attr("T: {half, bfloat16, float, double}")
-    .Attr("Tslot: {float, double} = DT_FLOAT")
+    .Input("indices: Tindices") TF_SYNCREP_RULE_ATTRS()
     .Attr("Tindices: {int32, int64}")
     .Attr("use_locking: bool = false")
     .SetShapeFn(SparseShape</*kIsResource=*/false>)
@@ -51,15 +51,7 @@ REGISTER_OP("Syncrep>ResourceApplyRule")
     .Input("numbers: num_numbers * Tslot")
     .Input("grad: T")
     .Input("rounding_count: num_rounding_counts * resource")
-    .Attr(kRuleAttr)
-    .Attr("num_slots: int >= 0")
-    .Attr("num_numbers: int >= 1")
-    .Attr("T: {half, bfloat16, float, double}")
-    .Attr("Tslot: {float, double} = DT_FLOAT")
-    .Attr("num_rounding_counts: int >= 0 = 0")
-    .Attr("rounding_seed: int = 0")
-    .Attr("first_row: int >= 0 = 0")
-    .Attr("row_stride: int >= 1 = 1")
+        TF_SYNCREP_RULE_ATTRS() TF_SYNCREP_ROUNDING_ATTRS()
     .SetShapeFn(DenseShape</*kIsResource=*/true>)
     .Doc(
         "Updates a variable by an optimizer's rule: see "
@@ -72,21 +64,16 @@ REGISTER_OP("Syncrep>ResourceSparseApplyRule")
     .Input("grad: T")
     .Input("indices: Tindices")
     .Input("rounding_count: num_rounding_counts * resource")
-    .Attr(kRuleAttr)
-    .Attr("num_slots: int >= 0")
-    .Attr("num_numbers: int >= 1")
-    .Attr("T: {half, bfloat16, float, double}")
-    .Attr("Tslot: {float, double} = DT_FLOAT")
+        TF_SYNCREP_RULE_ATTRS()
     .Attr("Tindices: {int32, int64}")
-    .Attr("use_locking: bool = false")
-    .Attr("num_rounding_counts: int >= 0 = 0")
-    .Attr("rounding_seed: int = 0")
-    .Attr("first_row: int >= 0 = 0")
-    .Attr("row_stride: int >= 1 = 1")
+    .Attr("use_locking: bool = false") TF_SYNCREP_ROUNDING_ATTRS()
     .SetShapeFn(SparseShape</*kIsResource=*/true>)
     .Doc(
         "Updates rows of a variable by a rule: see "
         "tfs.ops.resource_sparse_apply_rule.");
+
+#undef TF_SYNCREP_ROUNDING_ATTRS
+#undef TF_SYNCREP_RULE_ATTRS
 
 }  // namespace
 }  // namespace tf_syncrep

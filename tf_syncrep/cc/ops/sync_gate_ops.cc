@@ -1,9 +1,10 @@
 // Declares the SyncGate ops: the protocol of synchronous training, call by
-// call.
+// call. `handle` is always that of the gate.
 
 #include "absl/status/status.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "tf_syncrep/cc/ops/common_shapes.h"
 
 namespace tf_syncrep {
 namespace {
@@ -17,17 +18,11 @@ absl::Status ScalarShapes(InferenceContext* c) {
   for (int i = 0; i < c->num_inputs(); ++i) {
     TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &unused));
   }
-  for (int i = 0; i < c->num_outputs(); ++i) {
-    c->set_output(i, c->Scalar());
-  }
-  return absl::OkStatus();
+  return ScalarOutputs(c);
 }
 
 absl::Status StatsShapes(InferenceContext* c) {
-  c->set_output(0, c->UnknownShapeOfRank(1));
-  c->set_output(1, c->UnknownShapeOfRank(1));
-  c->set_output(2, c->UnknownShapeOfRank(1));
-  c->set_output(3, c->UnknownShapeOfRank(1));
+  TF_RETURN_IF_ERROR(VectorOutputs(c));
   c->set_output(4, c->UnknownShapeOfRank(2));
   return absl::OkStatus();
 }
@@ -55,7 +50,6 @@ over. The op fails as InvalidArgument if an attribute is out of range, or if a g
 this name has another strict, spares, gathers or updater_lease_secs. The other
 attributes do not change an existing gate, but SyncGateOpen may.
 
-handle: Handle of the gate.
 quorum: How many gradients make up an update.
 total: How many workers take part; those above the quorum are backups.
 lease_secs: How long a worker may be silent; waiting is not silence. A worker that has
@@ -105,7 +99,6 @@ as Aborted. Workers that wait go on waiting, for a permit of the new generation.
 
 The op fails as InvalidArgument if a lease is negative.
 
-handle: Handle of the gate.
 step: The global step.
 generation: The number of the new generation.
 quorum: How many gradients make up an update from now on. Zero, here and below, leaves
@@ -123,7 +116,6 @@ REGISTER_OP("Syncrep>SyncGateAddPasses")
     .Doc(R"doc(
 Adds passes with the present step: an acquire that finds a pass does not wait.
 
-handle: Handle of the gate.
 num_passes: How many passes; none if negative.
 )doc");
 
@@ -148,7 +140,6 @@ op fails as OutOfRange if the gate is closed, as Aborted if another acquire of t
 task, or another incarnation of it, took this one's place, and as InvalidArgument if the
 gate is open with another quorum or total.
 
-handle: Handle of the gate.
 device: The worker's task, as TaskId returns it, or any other name that no other worker
   has.
 incarnation: Its incarnation. It is refused if another one has followed it.
@@ -179,7 +170,6 @@ Asks whether a worker may push the gradient that it computed.
 
 The op fails as OutOfRange if the gate is closed.
 
-handle: Handle of the gate.
 generation: The generation that SyncGateAcquire returned.
 round: The round that SyncGateAcquire returned.
 device: The worker's task.
@@ -228,7 +218,6 @@ REGISTER_OP("Syncrep>SyncGateLeave")
     .Doc(R"doc(
 Says that a worker takes no further part; others take over its share.
 
-handle: Handle of the gate.
 device: The worker's task.
 incarnation: Its incarnation.
 )doc");
@@ -247,7 +236,6 @@ Waits until the round has its quorum of committed gradients.
 The op fails as OutOfRange if the gate is closed, as DeadlineExceeded after the time-out,
 and as Aborted if the generation is over.
 
-handle: Handle of the gate.
 generation: The generation that SyncGateOpen returned.
 timeout_secs: The time-out; there is none if this is zero.
 round: The full round.
@@ -267,7 +255,6 @@ Ends a round that will not fill, at the end of training.
 The op fails as OutOfRange if the gate is closed, and as Aborted if the generation is
 over.
 
-handle: Handle of the gate.
 generation: The generation that SyncGateOpen returned.
 round: The round.
 num_gradients: How many gradients it has. If it has none, it stays open.
@@ -287,7 +274,6 @@ Ends a round whose gradients were applied, and opens the next.
 The op fails as FailedPrecondition if the round is not full, and as Aborted if the
 generation is over.
 
-handle: Handle of the gate.
 generation: The generation that SyncGateOpen returned.
 round: The round that was applied.
 step: The new global step.
@@ -302,11 +288,7 @@ REGISTER_OP("Syncrep>SyncGateDrain")
     .Doc(R"doc(
 Waits until no gradient is in flight and no full round waits for its update.
 
-The op fails as OutOfRange if the gate is closed, and as Aborted if the generation is
-over.
-
-handle: Handle of the gate.
-generation: The generation that SyncGateOpen returned.
+The input and the errors are those of SyncGateFlush.
 )doc");
 
 REGISTER_OP("Syncrep>SyncGateCancelUpdater")
@@ -323,7 +305,6 @@ A worker in whose process the updater failed would wait for updates that nobody 
 If one is named, its acquires are cancelled as well, until an updater waits for a round
 again.
 
-handle: Handle of the gate.
 generation: The generation that SyncGateOpen returned.
 device: That worker's task; empty if there is none.
 incarnation: Its incarnation.
@@ -340,7 +321,6 @@ Changes the quorum and the number of workers from the next round on.
 
 The op fails as InvalidArgument if a number is below 1.
 
-handle: Handle of the gate.
 quorum: How many gradients make up an update, at least 1.
 total: How many workers take part, at least 1.
 )doc");
@@ -353,7 +333,6 @@ REGISTER_OP("Syncrep>SyncGateClose")
     .Doc(R"doc(
 Ends all waits, present and future, as end of input (OutOfRange).
 
-handle: Handle of the gate.
 generation: The generation that SyncGateOpen returned, or -1 for the present one. There
   is no effect in another generation, so that a chief cannot end its successor's
   training.
@@ -371,7 +350,6 @@ Ends all waits, present and future, with an error.
 
 The op fails as InvalidArgument if the code is out of its range.
 
-handle: Handle of the gate.
 code: A canonical status code in [1, 16].
 message: The error's message.
 generation: See SyncGateClose.
@@ -389,7 +367,6 @@ REGISTER_OP("Syncrep>SyncGateStats")
     .Doc(R"doc(
 Reads the counters of a gate.
 
-handle: Handle of the gate.
 names: The names of the counters, a vector.
 values: Their values, a vector.
 devices: The workers' tasks, a vector.

@@ -1,64 +1,38 @@
 // Declares the ops of tables that grow: attributes, shapes, documentation.
+// `index` is always the handle of a TableIndex, `vectors`, `keys` and `uses`
+// are the variables that TableFind has, dtype is the type of the vectors, and
+// `table` is the number of a table of the index.
 
 #include <vector>
 
 #include "absl/status/status.h"
 #include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/partial_tensor_shape.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow/core/framework/types.h"
+#include "tf_syncrep/cc/ops/common_shapes.h"
 
 namespace tf_syncrep {
 namespace {
 
-using tensorflow::PartialTensorShape;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
 absl::Status ZerosShape(InferenceContext* c) {
-  PartialTensorShape shape;
   ShapeHandle output;
-  TF_RETURN_IF_ERROR(c->GetAttr("shape", &shape));
-  TF_RETURN_IF_ERROR(c->MakeShapeFromPartialTensorShape(shape, &output));
+  TF_RETURN_IF_ERROR(ShapeAttr(c, &output));
   c->set_output(0, output);
-  return absl::OkStatus();
-}
-
-absl::Status ScalarOutput(InferenceContext* c) {
-  c->set_output(0, c->Scalar());
   return absl::OkStatus();
 }
 
 absl::Status ReleaseShape(InferenceContext* c) {
   ShapeHandle keys;
   TF_RETURN_IF_ERROR(c->WithRank(c->input(4), 1, &keys));
-  return ScalarOutput(c);
-}
-
-absl::Status VectorOutputs(InferenceContext* c) {
-  for (int i = 0; i < c->num_outputs(); ++i) {
-    c->set_output(i, c->Vector(InferenceContext::kUnknownDim));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status RequestsShape(InferenceContext* c) {
-  int num_shards;
-  TF_RETURN_IF_ERROR(c->GetAttr("num_shards", &num_shards));
-  for (int shard = 0; shard < num_shards; ++shard) {
-    c->set_output(shard, c->Vector(InferenceContext::kUnknownDim));
-  }
-  for (int feature = 0; feature < c->num_inputs(); ++feature) {
-    c->set_output(num_shards + feature, c->input(feature));
-  }
-  return absl::OkStatus();
+  return ScalarOutputs(c);
 }
 
 absl::Status FindShape(InferenceContext* c) {
-  PartialTensorShape vectors;
   ShapeHandle shape;
-  TF_RETURN_IF_ERROR(c->GetAttr("shape", &vectors));
-  TF_RETURN_IF_ERROR(c->MakeShapeFromPartialTensorShape(vectors, &shape));
+  TF_RETURN_IF_ERROR(ShapeAttr(c, &shape));
   TF_RETURN_IF_ERROR(c->WithRank(shape, 2, &shape));
   c->set_output(0, c->Vector(InferenceContext::kUnknownDim));
   c->set_output(1, c->Matrix(InferenceContext::kUnknownDim, c->Dim(shape, 1)));
@@ -113,7 +87,7 @@ REGISTER_OP("Syncrep>TableIndex")
     .Attr("shared_name: string = ''")
     .Attr("counted: bool = false")
     .SetIsStateful()
-    .SetShapeFn(ScalarOutput)
+    .SetShapeFn(ScalarOutputs)
     .Doc(R"doc(
 Makes the index of a part of tables that grow, or finds it by its name.
 
@@ -123,7 +97,6 @@ the index finds the row, and knows which rows are free. The op fails as InvalidA
 if rows do not follow each other, if a count, an initializer or a number is out of its
 range, or if an index of this name has other tables.
 
-index: Handle of the index.
 tables: The names of the tables.
 first_rows: For each table, where its rows begin, which is where those of the table
   before end.
@@ -135,11 +108,7 @@ initializers: For each table, how these vectors are distributed.
 initial_numbers: For each table two numbers, given by the bits of a double: the constant
   and any other; the ends of the uniform distribution; or the mean and the standard
   deviation.
-container: The resource container in which the index lives.
-shared_name: The name by which others find the index on its task.
-counted: Whether the index lives as long as the handles that the op returns on its
-  task, instead of as long as the task. Without a shared name each call then makes a
-  new one.
+container, shared_name, counted: As in SyncGate.
 )doc");
 
 REGISTER_OP("Syncrep>TableRequests")
@@ -151,7 +120,7 @@ REGISTER_OP("Syncrep>TableRequests")
     .Attr("num_features: int >= 1")
     .Attr("num_tables: int >= 1")
     .Attr("table_of_feature: list(int)")
-    .SetShapeFn(RequestsShape)
+    .SetShapeFn(ShardsAndPlaces)
     .Doc(R"doc(
 Finds the different keys among the ids of features, shard by shard.
 
@@ -167,9 +136,6 @@ requests: For each shard a vector: for each table the number of its keys, and th
 places: For each feature, in the shape of its ids: the place of each id among the keys
   of all shards, of which those of shard 0 come first.
 Tids: For each feature, the type of its ids.
-num_shards: How many shards there are.
-num_features: How many features there are.
-num_tables: How many tables there are.
 table_of_feature: For each feature, the number of its table.
 )doc");
 
@@ -196,14 +162,12 @@ a key has two rows, or if the request is of another kind. It fails as ResourceEx
 if there is no memory; keys of the request that have a row may have been used then. The
 gradient of `values` with respect to `vectors` comes from TableGradient, on this device.
 
-index: Handle of the index.
 vectors: Variable of rank 2.
 keys: Variable of type int64 and shape [rows], the keys of the rows.
 uses: Variable of type int32 and shape [rows, 2], last use and count of each row.
 request: An output of TableRequests, which has each key of a table once.
 rows: For each key its row, or -1 if it has none.
 values: The vector of each key, or zeros if it has no row.
-dtype: The type of the vectors.
 Tout: The type of the result: dtype or, for float, half or bfloat16.
 insert: Whether this is for training. If so, a key that has a row is used now, which
   `uses` records: the last use, by the clock of the index, and how often the key was
@@ -233,15 +197,11 @@ Makes the gradient of the vectors that TableFind has read.
 Keys without a row are left out, and so are those whose row has another key by now, which
 TableStats counts.
 
-index: Handle of the index.
-keys: The variable that TableFind had.
-uses: The variable that TableFind had.
 request: The request that TableFind had.
 rows: The rows that TableFind returned.
 gradient: The gradient of the values that TableFind returned.
 values: The gradient of each row.
 kept_rows: The rows, in the order of their keys in the request.
-dtype: The type of the vectors.
 Tgrad: The type of the gradient: dtype or, for float, half or bfloat16.
 )doc");
 
@@ -270,16 +230,10 @@ gets the row. Then rows are evicted: their keys have no row any more, and the ro
 The op fails as Aborted if keys or uses was assigned meanwhile, and as Cancelled if the
 step was cancelled; what was done is whole then, and the next call does the rest.
 
-index: Handle of the index.
-vectors: See TableFind.
-keys: See TableFind.
-uses: See TableFind.
 step: How many updates were made, in [0, 2^31). A key that is used from now on is used
   at step + 1. Rows with later uses, from before the clock was set back, are used at step.
 slots: Variables of the optimizer with as many rows: half, bfloat16, float or double.
 evicted: For each table, how many rows were evicted.
-dtype: The type of the vectors.
-num_slots: How many slots there are.
 slot_initials: For each slot, the number that fills it at first, given by the bits of a
   double.
 evict: For each table, which rows to evict when more than 95% of its rows are in use,
@@ -298,7 +252,6 @@ REGISTER_OP("Syncrep>TableStats")
     .Doc(R"doc(
 Tells how the tables of a part are.
 
-index: Handle of the index.
 stats: For each table a row of numbers: rows in use since the part was used first, rows,
   keys that training found without a row, keys that training gave a row, rows that were
   evicted, keys that a full table refused, gradients dropped, bytes of the index.
@@ -318,14 +271,10 @@ REGISTER_OP("Syncrep>TableExport")
     .Doc(R"doc(
 Lists the keys of a table.
 
-index: Handle of the index.
-keys: See TableFind.
-uses: See TableFind.
 row_keys: The keys, ascending.
 rows: The rows of the keys.
 last_uses: When each key was used last.
 counts: How often each key was used.
-table: The number of the table.
 )doc");
 
 REGISTER_OP("Syncrep>TableImport")
@@ -348,17 +297,11 @@ Keys that have no row get one at once, with an initial vector. The op fails as
 ResourceExhausted if there are fewer free rows than keys without one; nothing was
 written then.
 
-index: Handle of the index.
-vectors: See TableFind.
-keys: See TableFind.
-uses: See TableFind.
 row_keys: Different keys.
 last_uses: When each key was used last, at least 0. If it is -1, a key that has a
   row keeps its use, and one that gets a row is used now, for the first time.
 counts: How often each key was used, at least 1.
 rows: The rows of the keys: those that they had, or new ones.
-dtype: The type of the vectors.
-table: The number of the table.
 )doc");
 
 REGISTER_OP("Syncrep>TableRelease")
@@ -385,16 +328,9 @@ TableMaintain evicts, until the second maintenance from now, since the first one
 come before the gradients of a round that is open. They do not count as evicted. The op
 fails as Cancelled if the step was cancelled; what was done is whole then.
 
-index: Handle of the index.
-vectors: See TableFind.
-keys: See TableFind.
-uses: See TableFind.
 row_keys: The keys.
 slots: See TableMaintain; none are needed if the rows rest.
 released: How many keys have lost their rows.
-dtype: The type of the vectors.
-table: The number of the table.
-num_slots: How many slots there are.
 slot_initials: See TableMaintain.
 rests: Whether the rows rest. If not, they and all others of the table that rest are
   free at once, with initial slots, and a gradient that is under way may reach the next

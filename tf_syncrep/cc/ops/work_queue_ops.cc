@@ -1,27 +1,13 @@
-// Declares the WorkQueue ops: attributes, shapes, documentation.
+// Declares the WorkQueue ops: attributes, shapes, documentation. `handle` is
+// always that of the queue.
 
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "tf_syncrep/cc/ops/common_shapes.h"
 
 namespace tf_syncrep {
 namespace {
-
-using tensorflow::shape_inference::InferenceContext;
-
-absl::Status ScalarOutputs(InferenceContext* c) {
-  for (int i = 0; i < c->num_outputs(); ++i) {
-    c->set_output(i, c->Scalar());
-  }
-  return absl::OkStatus();
-}
-
-absl::Status VectorOutputs(InferenceContext* c) {
-  for (int i = 0; i < c->num_outputs(); ++i) {
-    c->set_output(i, c->Vector(InferenceContext::kUnknownDim));
-  }
-  return absl::OkStatus();
-}
 
 REGISTER_OP("Syncrep>WorkQueue")
     .Attr("num_items: int")
@@ -49,11 +35,7 @@ seed: The seed of these orders.
 fingerprint: Tells these items from others. It is no part of the queue, but has to be the
   same in all ops that find it, and in states that it continues from.
 lease_secs: How long a reader may take for an item before another one gets it.
-container: The resource container in which the queue lives.
-shared_name: The name by which others find the queue on its task.
-counted: Whether the queue lives as long as the handles that the op returns on its task,
-  instead of as long as the task. Without a shared name each call then makes a new one.
-handle: The queue.
+container, shared_name, counted: As in SyncGate.
 )doc");
 
 REGISTER_OP("Syncrep>WorkQueueTake")
@@ -76,7 +58,6 @@ back; it does not wait at a limit. The op fails as Aborted if another incarnatio
 worker, or the reader itself, has made a newer call, and as Cancelled if the queue is
 gone.
 
-handle: The queue.
 device: The worker's task, as TaskId returns it.
 incarnation: The incarnation of this task.
 stream: Which of the worker's readers this is.
@@ -98,7 +79,6 @@ Sets the last epoch whose items a work queue hands out, until the limit changes.
 Readers that get there end, as at the end of the last epoch, but without waiting. The op
 fails as InvalidArgument if the epoch is below -1.
 
-handle: The queue.
 epoch: The last epoch, from 0; or -1 for no limit, as at first.
 )doc");
 
@@ -114,9 +94,8 @@ Reads a work queue's counters.
 At any time handed_out is the sum of done, in_flight and given_back, and given_back that
 of repeated and waiting_items.
 
-handle: The queue.
 names: The names of the counters.
-values: The values of the counters.
+values: Their values.
 )doc");
 
 REGISTER_OP("Syncrep>WorkQueueRecent")
@@ -129,7 +108,6 @@ Tells which items readers have, and which they have read to their ends last.
 
 If reading fails, the reason is likely in one of them.
 
-handle: The queue.
 items: The items, from 0.
 )doc");
 
@@ -141,7 +119,6 @@ REGISTER_OP("Syncrep>WorkQueueSave")
     .Doc(R"doc(
 Reads the state of a work queue, for WorkQueueRestore: what was read, and what was not.
 
-handle: The queue.
 state: A vector, whose length depends on how many items are being read. These count as
   given back.
 )doc");
@@ -157,7 +134,6 @@ Continues from the state of a work queue with the same items, epochs and order.
 The op fails as InvalidArgument if the state belongs to another queue, or is no state;
 the queue is unchanged then.
 
-handle: The queue.
 state: The state that WorkQueueSave returned.
 )doc");
 

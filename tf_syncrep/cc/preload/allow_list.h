@@ -28,7 +28,6 @@ class AllowList {
   // told of refused connections, at most once a minute, without a lock held.
   AllowList(const std::string& text, LookUp look_up, Sayer say);
 
-  // Whether `Follow` has something to do.
   bool HasNames() const { return !names_.empty(); }
 
   // Whether `peer` may connect to this machine's address `own` and its `port`.
@@ -57,7 +56,6 @@ class AllowList {
     int count;
   };
 
-  // Says `sentence` unless it is empty.
   void Say(const std::string& sentence) const TF_SYNCREP_EXCLUDES(mu_);
   bool Contains(const Network& peer) const TF_SYNCREP_REQUIRES(mu_);
   // Returns the sentence about the refused peer; empty if there was one not

@@ -42,7 +42,6 @@ constexpr char kVariable[] = "TF_SYNCREP_ALLOW";
 using Listen = int (*)(int, int);
 using Accept4 = int (*)(int, sockaddr*, socklen_t*, int);
 
-// Returns the C library's own function.
 template <typename Function>
 Function Next(const char* name) {
   return reinterpret_cast<Function>(dlsym(RTLD_NEXT, name));

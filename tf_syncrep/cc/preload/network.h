@@ -42,7 +42,6 @@ class Network {
  private:
   Network(int family, const void* bytes);
 
-  // The number of bits of an address of this family.
   int MaxBits() const;
 
   int family_;

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/types.h"
 #include "tf_syncrep/cc/lib/mutex.h"
 #include "tf_syncrep/cc/lib/owned_buffer.h"
 #include "tf_syncrep/cc/tf/table_pieces.h"
@@ -23,7 +25,6 @@
 namespace tf_syncrep {
 
 struct CheckpointRequest {
-  // The prefix of the files' names.
   std::string prefix;
   // The name of this checkpoint; empty if no later one will be compared with
   // it.
@@ -34,7 +35,6 @@ struct CheckpointRequest {
   // The name of the owner, if tables outlive their owner; otherwise empty. See
   // Begin().
   std::string owner;
-  // The tables with their slots, and the pieces in them.
   std::vector<std::shared_ptr<TableSnapshot>> tables;
   std::vector<TablePiece> pieces;
   std::vector<std::pair<std::string, tensorflow::Tensor>> wholes;
@@ -51,6 +51,9 @@ struct CheckpointProgress {
   int64_t rows = 0;   // rows of tables that were written
   // the most bytes that were kept for the snapshot at one time
   int64_t kept_peak = 0;
+  // the names of whole variables, and of tables without their slots, in which
+  // something is not finite
+  std::set<std::string> not_finite;
 };
 
 // There is one for each task and folder. It writes one checkpoint at a time, by
@@ -112,6 +115,9 @@ class CheckpointWriter final
   // Stop() is called. Returns whether to go on.
   bool AwaitTurn();
   void Count(int64_t bytes, int64_t rows);
+  // Takes note of the name if one of these numbers is not finite.
+  void Look(const std::string& name, tensorflow::DataType dtype,
+            const char* numbers, int64_t bytes);
   // Releases the tables, so that they are not touched any more, and ends waits
   // for room.
   static void LetGo(const Held& held);
@@ -124,7 +130,6 @@ class CheckpointWriter final
   CheckpointProgress progress_ TF_SYNCREP_GUARDED_BY(mu_);
   // The accepted request, until its writing starts.
   std::unique_ptr<CheckpointRequest> accepted_ TF_SYNCREP_GUARDED_BY(mu_);
-  // The owner of the last request.
   std::string owner_ TF_SYNCREP_GUARDED_BY(mu_);
   std::vector<std::shared_ptr<TableSnapshot>> tables_
       TF_SYNCREP_GUARDED_BY(mu_);

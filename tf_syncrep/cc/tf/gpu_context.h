@@ -3,13 +3,9 @@
 #ifndef TF_SYNCREP_CC_TF_GPU_CONTEXT_H_
 #define TF_SYNCREP_CC_TF_GPU_CONTEXT_H_
 
-#include <functional>
-
 #include "absl/status/status.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/framework/tensor.h"
 #include "tf_syncrep/cc/lib/cuda/gpu_device.h"
-#include "tf_syncrep/cc/lib/cuda/gpu_stream.h"
 
 namespace tf_syncrep {
 
@@ -22,13 +18,6 @@ absl::Status GpuQueueOf(tensorflow::OpKernelContext* ctx, GpuQueue* queue);
 
 // Returns an Internal error with CUDA's message, unless `error` is null.
 absl::Status LaunchStatus(GpuError error);
-
-// Copies `source`, on the GPU, to the host when the stream gets there. Then it
-// calls `done` once, usually on another thread. If the copy fails, the tensor
-// must not be used.
-void CopyToHost(
-    tensorflow::OpKernelContext* ctx, const tensorflow::Tensor& source,
-    std::function<void(const absl::Status&, const tensorflow::Tensor&)> done);
 
 }  // namespace tf_syncrep
 

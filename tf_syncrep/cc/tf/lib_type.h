@@ -33,4 +33,11 @@ using LibType = typename LibTypeOf<T>::type;
   REGISTER(float);                              \
   REGISTER(double)
 
+// Registers a kernel for CPUs and for GPUs. `builder` says which arguments GPUs
+// have in the host's memory, as CPUs have all.
+#define TF_SYNCREP_REGISTER_CPU_AND_GPU(builder, ...)             \
+  REGISTER_KERNEL_BUILDER(builder.Device(tensorflow::DEVICE_CPU), \
+                          __VA_ARGS__);                           \
+  REGISTER_KERNEL_BUILDER(builder.Device(tensorflow::DEVICE_GPU), __VA_ARGS__)
+
 #endif  // TF_SYNCREP_CC_TF_LIB_TYPE_H_

@@ -11,7 +11,7 @@
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
-#include "tf_syncrep/cc/tf/scalar_input.h"
+#include "tf_syncrep/cc/tf/scalars.h"
 
 namespace tf_syncrep {
 namespace {
@@ -49,21 +49,16 @@ absl::Status CopyBuffer(OpKernelContext* ctx, Tensor* tensor) {
   attributes.set_gpu_compatible(true);
   attributes.set_nic_compatible(true);
   Tensor copy;
-  absl::Status status =
-      ctx->allocate_temp(tensor->dtype(), tensor->shape(), &copy, attributes);
-  if (!status.ok()) {
-    return status;
-  }
+  TF_RETURN_IF_ERROR(
+      ctx->allocate_temp(tensor->dtype(), tensor->shape(), &copy, attributes));
   if (tensor->TotalBytes() > 0) {
-    status = CopyElements(ctx, *tensor, &copy);
+    TF_RETURN_IF_ERROR(CopyElements(ctx, *tensor, &copy));
   }
-  if (status.ok()) {
-    *tensor = copy;
-  }
-  return status;
+  *tensor = copy;
+  return absl::OkStatus();
 }
 
-absl::Status NotInitialized(const char* name, absl::string_view detail) {
+absl::Status NotInitialized(absl::string_view name, absl::string_view detail) {
   return absl::FailedPreconditionError(absl::StrCat(
       name, " is not initialized: it must be initialized before it is updated",
       detail.empty() ? "" : " (", detail, detail.empty() ? "" : ")"));
@@ -75,26 +70,18 @@ LockedVariables::~LockedVariables() { UnlockAll(); }
 
 absl::Status LockedVariables::Lock(OpKernelContext* ctx,
                                    absl::Span<const Request> requests) {
-  absl::Status status = FindVariables(ctx, requests);
-  if (status.ok()) {
-    status = CheckDistinct();
-  }
-  if (!status.ok()) {
-    return status;
-  }
+  TF_RETURN_IF_ERROR(FindVariables(ctx, requests));
+  TF_RETURN_IF_ERROR(CheckDistinct());
   LockAll();
   // The mode can only be changed under an exclusive lock, and DisableCopyOnRead
   // may end it again before the locks below are taken. Each turn of the loop
   // handles one such call.
   while (!CopyOnReadStarted()) {
     UnlockAll();
-    status = StartCopyOnRead(ctx);
-    if (!status.ok()) {
-      return status;
-    }
+    TF_RETURN_IF_ERROR(StartCopyOnRead(ctx));
     LockAll();
   }
-  status = CheckTensors(ctx);
+  absl::Status status = CheckTensors(ctx);
   if (!status.ok()) {
     UnlockAll();
   }
@@ -140,11 +127,8 @@ absl::Status LockedVariables::FindVariables(
     variable.request = requests[i];
     const int input = requests[i].input;
     if (ctx->input_dtype(input) == DT_RESOURCE) {
-      absl::Status status = CheckScalar(ctx->input(input), requests[i].name);
-      if (!status.ok()) {
-        return status;
-      }
-      status = tensorflow::LookupResource(
+      TF_RETURN_IF_ERROR(CheckScalar(ctx->input(input), requests[i].name));
+      const absl::Status status = tensorflow::LookupResource(
           ctx, tensorflow::HandleFromInput(ctx, input), &variable.resource);
       if (absl::IsNotFound(status)) {
         return NotInitialized(requests[i].name, status.message());
@@ -215,10 +199,7 @@ absl::Status LockedVariables::StartCopyOnRead(OpKernelContext* ctx) {
       continue;
     }
     if (tensor->IsInitialized() && !tensor->RefCountIsOne()) {
-      absl::Status status = CopyBuffer(ctx, tensor);
-      if (!status.ok()) {
-        return status;
-      }
+      TF_RETURN_IF_ERROR(CopyBuffer(ctx, tensor));
     }
     variable.resource->copy_on_read_mode.store(true);
   }

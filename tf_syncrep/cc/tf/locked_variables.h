@@ -42,7 +42,7 @@ class LockedVariables {
 
   struct Request {
     int input;                   // index of the op's input
-    const char* name;            // its name, for error messages
+    std::string name;            // its name, for error messages
     tensorflow::DataType dtype;  // that the variable must have
     Access access;
   };
@@ -104,7 +104,6 @@ class LockedVariables {
     tensorflow::Tensor ref_tensor;
   };
 
-  // Whether anybody else holds the buffer of requests[i].
   bool IsRead(int i) const;
   absl::Status FindVariables(tensorflow::OpKernelContext* ctx,
                              absl::Span<const Request> requests);

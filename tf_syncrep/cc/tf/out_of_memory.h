@@ -12,6 +12,7 @@
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/tensor_util.h"
 #include "tensorflow/core/framework/types.h"
+#include "tensorflow/core/platform/errors.h"
 
 namespace tf_syncrep {
 
@@ -39,11 +40,9 @@ inline absl::Status NewTensor(absl::string_view what,
 inline absl::Status CopyTensor(absl::string_view what,
                                const tensorflow::Tensor& from,
                                tensorflow::Tensor* made) {
-  absl::Status status = NewTensor(what, from.dtype(), from.shape(), made);
-  if (status.ok()) {
-    tensorflow::tensor::DeepCopy(from, made);
-  }
-  return status;
+  TF_RETURN_IF_ERROR(NewTensor(what, from.dtype(), from.shape(), made));
+  tensorflow::tensor::DeepCopy(from, made);
+  return absl::OkStatus();
 }
 
 }  // namespace tf_syncrep

@@ -27,7 +27,6 @@ class StepCancellation : public std::enable_shared_from_this<StepCancellation> {
   // Returns false if the step is cancelled already.
   bool Register();
 
-  // Sets the number of the wait.
   void SetWait(int64_t wait);
 
   // To be called when the wait has ended, before `done` of the kernel. Returns
@@ -46,6 +45,15 @@ class StepCancellation : public std::enable_shared_from_this<StepCancellation> {
   int64_t wait_ TF_SYNCREP_GUARDED_BY(mu_) = 0;
   bool cancelled_ TF_SYNCREP_GUARDED_BY(mu_) = false;
 };
+
+inline absl::Status StepCancelled() {
+  return absl::CancelledError("The step was cancelled.");
+}
+
+inline bool IsCancelled(tensorflow::OpKernelContext* ctx) {
+  auto* const manager = ctx->cancellation_manager();
+  return manager != nullptr && manager->IsCancelled();
+}
 
 // Calls `done` on a thread of the step's executor. So the thread that ended the
 // wait, and that may end many waits, does not run what follows in each of their

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/types.h"
 #include "tf_syncrep/cc/tf/out_of_memory.h"
+#include "tf_syncrep/cc/tf/step_cancellation.h"
 
 namespace tf_syncrep {
 namespace {
@@ -74,7 +75,6 @@ class Tables {
 
 }  // namespace
 
-// Holds the locks of the arrays, shared.
 class TableSnapshot::Locks {
  public:
   explicit Locks(const std::vector<VariableMutex*>& mutexes)
@@ -200,7 +200,7 @@ absl::Status TableSnapshot::Keep(const Row* rows, int64_t num,
     }
     if (!kept_->WaitForRoom(rows_->most_bytes(), cancelled)) {
       if (cancelled()) {
-        return absl::CancelledError("The step was cancelled.");
+        return StepCancelled();
       }
       kept_->GiveUp(KeptBytes::Reason::kNoProgress);
       Abandon();

@@ -65,7 +65,6 @@ class TableSnapshot {
   int64_t all_row_bytes() const { return all_row_bytes_; }
   size_t num_arrays() const { return arrays_.size(); }
   tensorflow::DataType dtype(int i) const { return dtypes_[i]; }
-  // Returns the shape of a row of array i.
   const tensorflow::TensorShape& row_shape(int i) const {
     return row_shapes_[i];
   }

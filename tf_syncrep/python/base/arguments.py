@@ -13,10 +13,7 @@ _Result = TypeVar("_Result")
 
 
 def as_python(value: Any) -> Any:
-    """Returns Python's number for one of NumPy's, which JSON cannot save.
-
-    `value`: any value; other values are returned as they are.
-    """
+    """Returns Python's number for one of NumPy's, which JSON cannot save."""
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -80,10 +77,7 @@ def _check(
     kind: type,
     is_allowed: Callable[[Any], bool] = lambda _: True,
 ) -> Any:
-    """Returns a value that is a number of a kind, and no boolean, within a range.
-
-    Raises ValueError: the value is another one.
-    """
+    """Returns a value that is a number of a kind, and no boolean, within a range."""
     if isinstance(value, bool) or not isinstance(value, kind) or not is_allowed(value):
         shown = as_python(value)
         raise ValueError(f"`{name}` must be {rule}. Received: {name}={shown!r}")

@@ -10,13 +10,11 @@ from typing import Any
 def within(
     secs: float, function: Callable[..., Any], *args: Any
 ) -> BaseException | None:
-    """Calls a function that may never return, and goes on without it after a while.
+    """Calls a function in a daemon thread, and goes on without it after a while.
 
     TensorFlow may wait for servers that are gone, whatever the deadline of a session
-    is.
-
-    `function`: the function; it is called in a daemon thread. Returns the error with
-    which it failed, or None. It is a TimeoutError if the function still runs.
+    is. Returns the error with which the function failed, a TimeoutError if it still
+    runs, or None.
     """
     errors: list[BaseException] = [TimeoutError(f"No answer in {secs:.1f} s")]
 

@@ -13,11 +13,9 @@ _BYTES = [bytes([byte]) for byte in range(256)]
 
 
 def join(scalars: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Makes one tensor of several scalars of one dtype.
+    """Makes a vector of scalars of one dtype.
 
     `tf.stack` would not do: Grappler takes elements of a stack from their origins.
-
-    Returns a vector of the scalars; its elements are taken out where they are needed.
     """
     return tf.concat([tf.expand_dims(scalar, 0) for scalar in scalars], axis=0)
 

@@ -26,10 +26,7 @@ class SessionLoop(tf.compat.v1.train.QueueRunner):
         """Called before there are threads."""
 
     def loop(self, session: Any, coord: Any) -> None:
-        """Runs until the coordinator stops, if there is one, or an error is raised.
-
-        `coord`: the coordinator, or None.
-        """
+        """Runs until the coordinator stops, if there is one, or an error is raised."""
         raise NotImplementedError
 
     def stop(self, session: Any, coord: Any) -> None:
@@ -47,18 +44,12 @@ class SessionLoop(tf.compat.v1.train.QueueRunner):
             self._condition.notify_all()
 
     def wait_for_end(self, timeout_secs: float | None = None) -> bool:
-        """Waits until it runs in no session.
-
-        `timeout_secs`: how long to wait at most; None for ever.
-        """
+        """Waits until it runs in no session; returns whether it is so."""
         with self._condition:
             return self._condition.wait_for(lambda: not self._sessions, timeout_secs)
 
     def create_threads(self, sess, coord=None, daemon=False, start=False):
-        """Creates threads, as the base class does.
-
-        Returns the threads; none if they are running already.
-        """
+        """Creates threads, as the base class does, unless they are running already."""
         with self._condition:
             if sess in self._sessions:
                 return []

@@ -83,11 +83,7 @@ class Directory:
     """A folder of checkpoints, to which one training at a time writes."""
 
     def __init__(self, path: str | os.PathLike[str], name: str = "directory"):
-        """Refers to a folder; creates nothing.
-
-        `path`: the folder, which need not exist. Raises ValueError: `path` is not the
-        path of a folder.
-        """
+        """Refers to a folder, which need not exist; `name` is the argument's."""
         self._argument = name
         if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
             raise ValueError(
@@ -116,9 +112,6 @@ class Directory:
         """Creates the folder, and writes to it if it has no checkpoint yet.
 
         If it has one, a training continues, and waits if the disk is full by now.
-
-        Raises ValueError: the folder cannot be written to, or other programs have
-        written checkpoints to it.
         """
         if self.newest_number():
             return
@@ -201,10 +194,7 @@ class Directory:
                 )
 
     def check(self, manifest: Manifest) -> list[str]:
-        """Checks that the files of a checkpoint, and of those it builds on, exist.
-
-        Raises DamagedError: a file is missing, or does not have its size.
-        """
+        """Checks a checkpoint's files, and those it builds on; returns the prefixes."""
         for number in manifest.chain:
             needed = manifest if number == manifest.number else self._read(number)
             for name, size in needed.files.items():
@@ -260,10 +250,7 @@ class Directory:
             )
 
     def note_progress(self, progress: dict[str, Any]) -> None:
-        """Notes how far training got, so that a later run can say what was lost.
-
-        `progress`: the progress, as JSON can hold it.
-        """
+        """Notes how far training got, so that a later run can say what was lost."""
         try:
             tf.io.gfile.makedirs(self.path)
             self._write(os.path.join(self.path, _PROGRESS), json.dumps(progress))
@@ -302,11 +289,7 @@ class Directory:
                 self.delete_files(manifest.number)
 
     def delete_leftovers(self, number: int | None = None) -> None:
-        """Deletes the remains of checkpoints that were never completed.
-
-        `number`: the number of the checkpoint to delete, unless another program has
-        completed one with that number; None for all.
-        """
+        """Deletes the remains of checkpoints that were never completed, or of one."""
         for other, kinds in self._kinds().items():
             if "writing" not in kinds or number not in (None, other):
                 continue
@@ -371,10 +354,7 @@ class Directory:
 
 
 def _await_files(paths: Sequence[str]) -> list[str]:
-    """Waits for files of other tasks, which may take a while to become visible.
-
-    Returns the files that did not appear.
-    """
+    """Waits a while for files of other tasks; returns those that did not appear."""
     deadline = time.monotonic() + _TRIAL_SECS
     while missing := [path for path in paths if not tf.io.gfile.exists(path)]:
         if time.monotonic() > deadline:

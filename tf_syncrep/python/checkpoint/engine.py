@@ -17,11 +17,10 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from tf_syncrep.python.checkpoint.arguments import Options
+from tf_syncrep.python.base.arguments import check_count, check_positive
 from tf_syncrep.python.checkpoint.contents import Contents
 from tf_syncrep.python.checkpoint.directory import DamagedError, Directory, Manifest
 
@@ -42,6 +41,29 @@ _DAMAGE = (
 
 # Calls a function at the moment of a checkpoint, and returns when it has returned.
 Moment = Callable[[Callable[[], None]], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How checkpoints are written.
+
+    `full_every`: every k-th checkpoint is full, and 1 makes all full; the others hold
+    the rows that have changed since the checkpoint before. `max_kept_bytes`: how many
+    bytes of overwritten rows a task may keep. `max_bytes_per_sec`: how fast a task may
+    write; None for no limit.
+    """
+
+    keep: int = 1
+    full_every: int = 1
+    max_kept_bytes: int = 2**28
+    max_bytes_per_sec: float | None = None
+
+    def __post_init__(self):
+        for name in ("keep", "full_every", "max_kept_bytes"):
+            object.__setattr__(self, name, check_count(name, getattr(self, name)))
+        if (speed := self.max_bytes_per_sec) is not None:
+            speed = check_positive("max_bytes_per_sec", speed)
+            object.__setattr__(self, "max_bytes_per_sec", speed)
 
 
 class Calls(Protocol):
@@ -102,10 +124,7 @@ class Saving:
         return self._over.is_set()
 
     def wait(self) -> Manifest:
-        """Waits until it is complete.
-
-        Raises Exception: it has failed.
-        """
+        """Waits until it is complete; raises the error with which it failed."""
         self.wait_until_over()
         if self.error is not None:
             raise self.error
@@ -137,10 +156,7 @@ class Engine:
         self._tidied = False
 
     def check_writable(self, contents: Contents) -> None:
-        """Checks that all tasks can write to the folder, if it has no checkpoint yet.
-
-        Raises ValueError: a task cannot write there, or writes elsewhere.
-        """
+        """Checks that all tasks can write to the folder, if it has none yet."""
         self.directory.check_writable(
             [share.device for share in contents.shares],
             lambda paths, text: self._calls.write(contents, paths, text),
@@ -290,10 +306,11 @@ class Engine:
         """Waits for the tasks, and makes a checkpoint of their files."""
         failure: BaseException | None = None
         try:
-            self._await_tasks(saving)
+            not_finite = self._await_tasks(saving)
             prefix = self.directory.prefix(manifest.number)
             self._calls.merge(prefixes, prefix)
-            manifest = _checked(manifest, prefix, weights)
+            ruined = (x for x in weights if x in not_finite)
+            manifest = _judged(manifest, prefix, next(ruined, None))
             saving.manifest = self.directory.commit(manifest)
             saving.secs = time.monotonic() - begun
             self._base = saving.manifest
@@ -308,7 +325,8 @@ class Engine:
         _being_written.discard(self.directory.path)
         saving.end(failure)
 
-    def _await_tasks(self, saving: Saving) -> None:
+    def _await_tasks(self, saving: Saving) -> set[str]:
+        """Waits; returns the names of what the tasks have found not to be finite."""
         wait = _FIRST_ASK_SECS
         while True:
             answers = self._calls.progress()
@@ -321,7 +339,7 @@ class Engine:
                         int(answer.code)
                     )(None, None, answer.message.decode())
             if all(answer.done for answer in answers):
-                return
+                return {x.decode() for answer in answers for x in answer.not_finite}
             time.sleep(wait)
             wait = min(2 * wait, _LONGEST_ASK_SECS)
 
@@ -339,18 +357,17 @@ class Engine:
     def restore(self, contents: Contents) -> Manifest | None:
         """Restores the newest whole checkpoint whose weights are finite.
 
-        `contents`: the variables to restore; the checkpoint may hold more. Returns the
-        checkpoint's manifest; None if there is no checkpoint, or none that is finite.
-        Raises ValueError: the newest checkpoint lacks a variable, or has another shape
-        for it; or all checkpoints were written by other programs. Raises DamagedError:
-        there are checkpoints, but none is whole.
+        The checkpoint may hold more than the contents. Returns None if there is no
+        checkpoint, or none that is finite. Raises ValueError: the newest checkpoint
+        lacks a variable, or has another shape for it; or all checkpoints were written
+        by other programs. Raises DamagedError: none is whole.
         """
         # Checkpoints that tasks are writing, and their base, belong to the past now.
         self._tidied, self._base = False, None
         damaged = []
         for manifest in reversed(self.directory.manifests()):
+            prefix = self.directory.prefix(manifest.number)
             if manifest.not_finite is not None:
-                prefix = self.directory.prefix(manifest.number)
                 logging.warning(
                     "Checkpoint %s is passed over: %s is not finite.",
                     prefix,
@@ -360,7 +377,6 @@ class Engine:
             try:
                 self._restore(contents, manifest)
             except (DamagedError, *_DAMAGE) as error:
-                prefix = self.directory.prefix(manifest.number)
                 logging.warning("Checkpoint %s cannot be restored: %s", prefix, error)
                 damaged.append(f"{prefix}: {error}")
             else:
@@ -412,19 +428,11 @@ def _reader(prefix: str) -> Any:
     return tf.compat.v1.train.NewCheckpointReader(prefix)
 
 
-def _checked(manifest: Manifest, prefix: str, weights: Sequence[str]) -> Manifest:
-    """Returns the manifest of a checkpoint, which says if a weight is not finite.
-
-    What was written is read again, since only that is of the checkpoint's moment.
-    """
-    reader, name = _reader(prefix), manifest.not_finite
+def _judged(manifest: Manifest, prefix: str, ruined: str | None) -> Manifest:
+    """Returns the manifest of a checkpoint, which says if a weight is not finite."""
+    name = manifest.not_finite or ruined
     if name is None:
-        for weight in weights:
-            if not np.isfinite(reader.get_tensor(weight)).all():
-                name = weight
-                break
-        else:
-            return manifest
+        return manifest
     logging.error(
         "No training will go on from checkpoint %s, which is kept beside the others: "
         "%s is not finite.",

@@ -25,8 +25,7 @@ _IDS, _ROWS = "ids", "rows"
 class KeyedPart:
     """The part of a table that one task has.
 
-    `add`: makes rows for keys, given the keys, when each was used last, and how often;
-    returns the rows.
+    `add`: makes rows for keys, given when each was used last, and how often.
     """
 
     device: str
@@ -66,8 +65,7 @@ class KeyedTable:
 
         `saved`: the `description` in the checkpoint; None if there is none. `readers`:
         the readers of a full checkpoint and of those with its changes, in order, by the
-        checkpoints' prefixes. Raises ValueError: the table is not in the checkpoint,
-        has rows of another shape there, or more rows than there is room for.
+        checkpoints' prefixes.
         """
         last = list(readers)[-1]
         if saved is None:

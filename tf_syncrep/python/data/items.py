@@ -12,10 +12,7 @@ from tf_syncrep.python.base.arguments import check_count
 
 
 def as_items(given: Any) -> np.ndarray | range:
-    """Returns an array with an item in each row, or a range.
-
-    Raises ValueError: it is none of these, or has no items.
-    """
+    """Returns an array with an item in each row, or a range."""
     if isinstance(given, range):
         items: Any = given
     else:

@@ -372,10 +372,7 @@ class WorkQueue:
         self._call("limit", None, epoch)
 
     def _call(self, name: str, session: Any, *inputs: Any) -> Any:
-        """Runs an op of the ledger; returns what it does, as arrays.
-
-        Raises ValueError: there is no session, in a graph of `tf.compat.v1`.
-        """
+        """Runs an op of the ledger; returns what it does, as arrays."""
         if self._ledger is not None:
             if session is None:
                 raise ValueError(

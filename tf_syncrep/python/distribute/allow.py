@@ -30,10 +30,7 @@ _ALL_PROGRAMS = ("no_proxy", "NO_PROXY")
 
 
 def check(allow: str) -> None:
-    """Checks a value of `--allow`.
-
-    Raises UsageError: the value is malformed, or connections cannot be restricted here.
-    """
+    """Raises UsageError if a value is malformed, or cannot be enforced here."""
     if not _opens_to_all(allow):
         _networks(allow)
         _check_library()
@@ -45,9 +42,7 @@ def environment(
     """Returns the environment of a process to which only hosts in `allow` can connect.
 
     In it gRPC uses no proxy for the tasks of the cluster: one that does not reach them
-    would make TensorFlow wait for ever.
-
-    Raises UsageError: see `check`.
+    would make TensorFlow wait for ever. Raises UsageError: see `check`.
     """
     check(allow)
     environ, hosts = dict(base), _hosts(config)
@@ -74,8 +69,6 @@ def restrict_this_process(allow: str, config: TaskConfig) -> None:
 
     The process restarts itself, with the same command and process id, if it was not
     started so: a library is preloaded only when a program starts.
-
-    Raises UsageError: see `check`.
     """
     environ = environment(allow, config, os.environ)
     if environ != dict(os.environ):
@@ -148,10 +141,7 @@ def _library_path() -> str:
 
 
 def _check_library() -> None:
-    """Checks that the library can be preloaded.
-
-    Raises UsageError: it cannot.
-    """
+    """Raises UsageError if the library cannot be preloaded."""
     path, remedy = _library_path(), "--allow all opens the ports to everybody"
     if not os.path.exists(path):
         raise UsageError(

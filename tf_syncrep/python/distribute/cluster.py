@@ -100,12 +100,7 @@ class TaskConfig:
 def split_address(
     address: str, where: str = "an address in a cluster"
 ) -> tuple[str, int]:
-    """Splits "host:port".
-
-    `address`: the name of a host, an IPv4 address, or an IPv6 address in brackets; a
-    colon, a port. Raises ClusterConfigError: there is no host, or no port between 1 and
-    65535.
-    """
+    """Splits "host:port"; an IPv6 address is in brackets, and the port at least 1."""
     match = _ADDRESS.fullmatch(address)
     if match is None or not 0 < int(match[2]) < 65536:
         raise ClusterConfigError(

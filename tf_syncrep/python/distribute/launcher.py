@@ -169,7 +169,8 @@ class _Run:
     """One run of a cluster, in the body process of `run_supervised`.
 
     The thread that calls `run` makes all decisions. Other threads, and signal handlers,
-    only put events into its queue.
+    only put events into its queue. Methods raise _Stop where anything but the script's
+    end ends the run, and _Restart where all tasks are to start again.
     """
 
     def __init__(
@@ -225,11 +226,7 @@ class _Run:
         return status
 
     def _run_once(self) -> int:
-        """Starts all tasks and waits for the script's end; returns its status.
-
-        Raises _Restart: all tasks have to be started again. Raises _Stop: the run ends
-        for another reason.
-        """
+        """Starts all tasks and waits for the script's end; returns its status."""
         self._start_servers()
         for name in self._scripts:
             self._start(name)
@@ -285,10 +282,7 @@ class _Run:
                 supervision.reap_orphans(but_not=tasks)
 
     def _next_event(self, timeout_secs: float | None = None) -> _Event | None:
-        """Returns the next event, or None when the time is up.
-
-        Raises _Stop: nobody reads the output any more.
-        """
+        """Returns the next event, or None when the time is up."""
         try:
             event = self._events.get(timeout=timeout_secs)
         except queue.Empty:
@@ -304,13 +298,12 @@ class _Run:
 
     def _start(self, name: str) -> None:
         task = self._tasks[name]
-        if name in self._servers:
-            command = script.server_command(self._options.allow)
-            make_environment = local_cluster.server_environment
-        else:
-            command = self._options.command()
-            make_environment = local_cluster.environment
-        environ = make_environment(task, allowed=self._options.allow)
+        serves = name in self._servers
+        allowed = self._options.allow
+        command = self._options.command()
+        if serves:
+            command = script.server_command(allowed)
+        environ = local_cluster.environment(task, allowed=allowed, serves=serves)
         environ = threads.environment(
             self._options.inter_op_threads, self._options.intra_op_threads, environ
         )
@@ -378,8 +371,7 @@ class _Run:
     def _wait_for_script(self) -> int:
         """Waits for the script's end in its leader, then a while for its other tasks.
 
-        Returns the run's status, if it was not ended by a failure. Raises _Stop: a
-        failure has ended the run.
+        Returns the run's status.
         """
         deadline = None
         while self._awaited:
@@ -421,10 +413,7 @@ class _Run:
         return 0.0
 
     def _handle_exit(self, process: TaskProcess) -> None:
-        """Decides what the end of a process means for the run.
-
-        Raises _Stop: the run ends.
-        """
+        """Decides what the end of a process means for the run."""
         name = process.name
         if name in self._awaited:
             if process.exit_status == 0:
@@ -510,10 +499,7 @@ class _Run:
         self._output.say(f"{end}; going on without it")
 
     def _forward(self, event: _Signal) -> int:
-        """Sends a signal on to the script and waits for its end.
-
-        Raises _Stop: nobody reads the output any more.
-        """
+        """Sends a signal on to the script and waits for its end."""
         targets = [self._processes[name] for name in self._awaited]
         self._output.say(
             f"{event.name} received, passed on to {', '.join(self._awaited)}; "

@@ -23,67 +23,49 @@ def environment(
     task: TaskConfig,
     base: Mapping[str, str] | None = None,
     allowed: str = allow.ALL,
+    serves: bool = False,
 ) -> dict[str, str]:
     """Returns the environment of a task's process.
 
     `base`: the environment to extend; `os.environ` by default. `allowed`: who may
-    connect, as in `--allow`.
+    connect, as in `--allow`. `serves`: whether it is `tf-syncrep serve`.
     """
     environ = dict(os.environ if base is None else base)
     # Each line appears when it is written, and not after 8 KB.
     environ.setdefault("PYTHONUNBUFFERED", "1")
     # All tasks share the machine's GPUs, if there are any.
     environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
-    # TensorFlow's information hides what the script prints.
-    environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    # TensorFlow's information hides what the script prints; of a server only errors
+    # are wanted.
+    environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if serves else "1")
     environ[ports.REUSE_PORT_VARIABLE] = "true"
     environ["TF_CONFIG"] = task.to_json()
     return allow.environment(allowed, task, environ)
-
-
-def server_environment(
-    task: TaskConfig,
-    base: Mapping[str, str] | None = None,
-    allowed: str = allow.ALL,
-) -> dict[str, str]:
-    """Returns `environment` for `tf-syncrep serve`, which logs only errors."""
-    base = os.environ if base is None else base
-    return environment(task, {"TF_CPP_MIN_LOG_LEVEL": "2"} | dict(base), allowed)
 
 
 class LocalCluster:
     """A cluster's tasks on reserved ports of this machine."""
 
     def __init__(self, num_workers: int, num_ps: int, chief: bool, base_port: int = 0):
-        """Reserves a port for each task.
-
-        `base_port`: the first of consecutive ports; 0 for any that are free. Raises
-        PortUnavailableError: one of the consecutive ports is in use; the message names
-        the port and the task.
-        """
+        """Reserves a port for each task: from `base_port` on, or any that are free."""
         counts = dict(zip(JOBS, (int(chief), num_workers, num_ps), strict=True))
         self._ports: list[ports.ReservedPort] = []
         cluster: dict[str, list[str]] = {}
-        try:
-            for job in JOBS:
-                for index in range(counts[job]):
-                    number = base_port + len(self._ports) if base_port else 0
+        for job in JOBS:
+            for index in range(counts[job]):
+                number = base_port + len(self._ports) if base_port else 0
+                try:
+                    port = ports.ReservedPort(number)
+                except ports.PortUnavailableError as error:
+                    self.close()
                     name = TaskConfig({}, job, index).name
-                    self._ports.append(_reserved_port(number, name))
-                    cluster.setdefault(job, []).append(self._ports[-1].address)
-        except ports.PortUnavailableError:
-            self.close()
-            raise
+                    message = f"{error}; {name} needs it"
+                    raise ports.PortUnavailableError(message) from None
+                self._ports.append(port)
+                cluster.setdefault(job, []).append(port.address)
         self.tasks = tasks_of(cluster)
 
     def close(self) -> None:
         """Releases all ports."""
         for port in self._ports:
             port.release()
-
-
-def _reserved_port(number: int, name: str) -> ports.ReservedPort:
-    try:
-        return ports.ReservedPort(number)
-    except ports.PortUnavailableError as error:
-        raise ports.PortUnavailableError(f"{error}; {name} needs it") from None

@@ -38,11 +38,7 @@ class ReservedPort:
     """A TCP port, held until `release`."""
 
     def __init__(self, port: int = 0):
-        """Reserves a port on all interfaces, where TensorFlow's servers listen.
-
-        Raises PortUnavailableError: another process holds the port, or this one may not
-        share it.
-        """
+        """Reserves a port on all interfaces, where TensorFlow's servers listen."""
         if port:
             check_port_is_free(port)
         try:
@@ -65,11 +61,10 @@ class ReservedPort:
 
 
 def check_port_is_free(port: int, environ: Mapping[str, str] | None = None) -> None:
-    """Checks that a server of this process could listen on a port.
+    """Raises PortUnavailableError if no server of this process could listen on a port.
 
     `environ`: an environment in which TF_GRPC_REUSE_PORT may say that the server will
-    share the port with its launcher; empty by default. Raises PortUnavailableError: it
-    could not.
+    share the port with its launcher; empty by default.
     """
     shares = (environ or {}).get(REUSE_PORT_VARIABLE, "").lower() in ("1", "true")
     # Without SO_REUSEADDR, an earlier server's connections in TIME_WAIT would count as

@@ -38,10 +38,7 @@ def command(script: str, args: Sequence[str] = (), module: bool = False) -> list
 
 
 def check(script: str, module: bool = False) -> None:
-    """Checks that a script exists.
-
-    Raises UsageError: the script does not exist.
-    """
+    """Raises UsageError if a script does not exist."""
     if module:
         if not _module_exists(script):
             raise UsageError(f"there is no module {script!r}")
@@ -54,10 +51,7 @@ def check(script: str, module: bool = False) -> None:
 
 
 def server_command(allow: str) -> list[str]:
-    """Returns the command that serves a task with this interpreter and this package.
-
-    `allow`: who may connect to it, as in `--allow`.
-    """
+    """Returns the command that serves a task with this interpreter and this package."""
     return own_command("cli", "serve", "--allow", allow)
 
 

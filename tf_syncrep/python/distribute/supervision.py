@@ -33,10 +33,8 @@ def die_with_parent(parent: int) -> None:
     """Makes the kernel kill this process when the thread that started it ends.
 
     It is meant for `subprocess.Popen(preexec_fn=...)`: it allocates nothing, and takes
-    no lock that another thread of the parent could hold.
-
-    `parent`: the parent's process id, so that it notices if the parent has died
-    already.
+    no lock that another thread of the parent could hold. By the parent's process id it
+    notices if the parent has died already.
     """
     _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:

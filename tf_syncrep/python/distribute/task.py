@@ -34,8 +34,6 @@ def run(
     `path`: the script; see `script.command`. `run_script_on`: a key of
     `script.SCRIPT_JOBS`. An evaluator also runs the script, but waits for no task,
     since it follows files. `allowed`: who may connect to the task, as in `--allow`.
-    Raises UsageError: TF_CONFIG or an argument is wrong, the script cannot be executed,
-    there is no stunnel, or a port that stunnel needs is in use.
     """
     if not 0 <= ready_timeout_secs <= MAX_SECS:
         raise UsageError(

@@ -128,18 +128,11 @@ class TaskProcess:
                     os.kill(pid, signum)
 
     def wait(self, timeout_secs: float | None = None) -> bool:
-        """Waits for the end of the process and its last lines.
-
-        `timeout_secs`: how long to wait; for ever by default. Returns False if the time
-        was up first.
-        """
+        """Waits for the end of the process and its last lines; False if it is late."""
         return self._ended.wait(timeout_secs)
 
     def _read(
-        self,
-        pipe: IO[bytes],
-        stream: str,
-        on_line: Callable[[bytes, str], None],
+        self, pipe: IO[bytes], stream: str, on_line: Callable[[bytes, str], None]
     ) -> None:
         with pipe:
             output = TaskOutput(pipe.fileno(), self._ended_pipe[0])

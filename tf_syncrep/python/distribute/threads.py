@@ -25,9 +25,7 @@ def environment(
 ) -> dict[str, str]:
     """Returns the environment of a process with these numbers of threads.
 
-    `inter_op_threads`: how many ops may run at the same time; None for the number in
-    `base`, or TensorFlow's choice. `intra_op_threads`: how many threads an op may use;
-    None likewise.
+    None stands for the number in `base`, or TensorFlow's choice.
     """
     chosen = {INTER_OP_VARIABLE: inter_op_threads, INTRA_OP_VARIABLE: intra_op_threads}
     return {
@@ -37,10 +35,7 @@ def environment(
 
 
 def config_for(num_cores: int, environ: Mapping[str, str] = os.environ):
-    """Returns how many threads a server has, and how they wait for work.
-
-    Returns a `tf.compat.v1.ConfigProto`; TensorFlow chooses what it does not set.
-    """
+    """Returns how many threads a server has, and how they wait, as a ConfigProto."""
     import tensorflow as tf
 
     config = tf.compat.v1.ConfigProto()

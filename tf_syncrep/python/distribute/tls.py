@@ -24,11 +24,7 @@ class Credentials:
 
     @classmethod
     def parse(cls, text: str) -> "Credentials":
-        """Parses a value of `--tls`, and checks that the files fit together.
-
-        Raises UsageError: there are not three paths, a file cannot be read, or the
-        authority does not vouch for the certificate at present.
-        """
+        """Parses a value of `--tls`, and checks that the files fit together."""
         paths = [os.path.abspath(path) if path else "" for path in text.split(",")]
         if len(paths) != len(_FILES) or not all(paths):
             raise UsageError(

@@ -40,9 +40,8 @@ def open_for(
 
     `tls_files`: the certificate that it shows, and the authority that it requires; see
     `tls.Credentials.parse`. `allowed`: who may connect, as in `--allow`. Raises
-    UsageError: one of them is wrong, there is no stunnel, or it does not start, or a
-    port is in use, perhaps by another task of the cluster: each task needs a network of
-    its own.
+    UsageError also if a port is in use, perhaps by another task of the cluster: each
+    task needs a network of its own.
     """
     credentials = Credentials.parse(tls_files)
     stunnel = shutil.which("stunnel")
@@ -64,10 +63,7 @@ def open_for(
 
 
 def local_config(config: TaskConfig, base_port: int) -> TaskConfig:
-    """Returns the cluster as a task sees it behind its stunnel.
-
-    Raises UsageError: there are not enough ports.
-    """
+    """Returns the cluster as a task sees it behind its stunnel."""
     number = sum(map(len, config.cluster.values()))
     if not 0 < base_port <= 65536 - number:
         raise UsageError(

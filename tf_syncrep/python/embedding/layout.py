@@ -56,10 +56,7 @@ class _Stack:
     """Tables one after the other: the rows of all, or those of any one part."""
 
     def __init__(self, name: str, tables: Sequence[Table], num_parts: int):
-        """Stacks tables.
-
-        `tables`: tables of one width, dtype and optimizer; at least one.
-        """
+        """Stacks tables."""
         self.name = name
         self.tables = tuple(tables)
         self.num_parts = num_parts
@@ -119,10 +116,7 @@ class DynamicSlab(_Stack):
     """
 
     def __init__(self, name: str, tables: Sequence[Table], num_parts: int):
-        """Stacks tables that grow.
-
-        Raises ValueError: a part would have more rows than can be counted.
-        """
+        """Stacks tables that grow."""
         super().__init__(name, tables, num_parts)
         if self.num_rows > MOST_ROWS:
             raise ValueError(

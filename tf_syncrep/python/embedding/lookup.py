@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -90,18 +90,14 @@ def look_up_by_slab(
     slabs: Sequence[Any],
     features: Sequence[Feature],
     look_up_in: Callable[[Any, list[Feature]], list[tf.Tensor]],
-) -> list[tf.Tensor]:
-    """Looks features up, those of a slab together."""
-    vectors: list[Any] = [None] * len(features)
+) -> Iterator[tuple[int, tf.Tensor]]:
+    """Looks up features of some slabs, and yields their places with their vectors."""
     for slab in slabs:
         names = {table.name for table in slab.tables}
         places = [i for i, x in enumerate(features) if x.table.name in names]
-        if not places:
-            continue
-        found = look_up_in(slab, [features[i] for i in places])
-        for i, x in zip(places, found, strict=True):
-            vectors[i] = x
-    return vectors
+        if places:
+            found = look_up_in(slab, [features[i] for i in places])
+            yield from zip(places, found, strict=True)
 
 
 def look_up_with_stock_ops(

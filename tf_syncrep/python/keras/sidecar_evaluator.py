@@ -14,9 +14,8 @@ import tensorflow as tf
 from absl import logging
 
 from tf_syncrep.python.base.arguments import check_count, check_positive
-from tf_syncrep.python.checkpoint.arguments import Options
 from tf_syncrep.python.checkpoint.directory import DamagedError, Directory, Manifest
-from tf_syncrep.python.checkpoint.engine import Engine
+from tf_syncrep.python.checkpoint.engine import Engine, Options
 from tf_syncrep.python.checkpoint.function_calls import FunctionCalls
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.checkpoint.checkpoint import has_weights

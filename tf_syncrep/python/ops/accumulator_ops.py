@@ -165,18 +165,9 @@ def sparse_accumulator(
 ) -> tf.Tensor:
     """Makes, or finds by its shared name, an accumulator of sparse gradients.
 
-    Args:
-        dtype: dtype of the gradients: half, bfloat16, float32 or float64.
-        shape: shape of the variable, as far as it is known. Its first dimension
-            bounds the indices. None or `[]` if nothing is known.
-        reduction_type: `"MEAN"`, `"CMEAN"` or `"SUM"`.
-        mode: `"STEP"` or `"ROUND"`.
-        container: container of the resource; the default one if empty.
-        shared_name: name by which others find the same accumulator on the same
-            task. Without one it belongs to this op alone.
-        counted: whether it lives as long as its handle, instead of as long as its task.
-            Without a shared name each call then makes a new one.
-        name: name of the op.
+    The arguments are those of `dense_accumulator`, with two differences: `shape` is
+    that of the variable, whose first dimension bounds the indices, and None or `[]` if
+    nothing is known; and `reduction_type` may be `"CMEAN"`, too.
 
     Returns:
         The accumulator's handle, a scalar resource.
@@ -302,14 +293,7 @@ def accumulator_take_sparse(
 ) -> Any:
     """Waits for enough sparse gradients, then takes all that are held.
 
-    Takes are served in order. One ends with `tf.errors.CancelledError` if its session,
-    function call or step ends first.
-
-    Args:
-        handle: handle of a sparse accumulator with mode `"STEP"`.
-        num_required: int32 scalar, at least 1: how many gradients to wait for.
-        dtype: dtype of the gradients.
-        name: name of the op.
+    It is the same as `accumulator_take_dense`, but for sparse accumulators.
 
     Returns:
         Named tuple `indices` (int64, ascending, each row once), `values`, and `shape`
@@ -371,22 +355,10 @@ def accumulator_take_round_sparse(
 ) -> Any:
     """Takes the sparse gradients of a round, all of which must have arrived.
 
-    Gradients of this round and of older ones that arrive later are dropped.
-
-    Args:
-        handle: handle of a sparse accumulator with mode `"ROUND"`.
-        round: int64 scalar: the round.
-        num_gradients: int64 scalar, at least 1: how many gradients the round has.
-        dtype: dtype of the gradients.
-        name: name of the op.
+    It is the same as `accumulator_take_round_dense`, but for sparse accumulators.
 
     Returns:
-        Named tuple `indices` (int64, ascending, each row once), `values`, and `shape`
-        (int64, with -1 for its first dimension if the accumulator does not know it).
-
-    Raises:
-        tf.errors.FailedPreconditionError: the accumulator holds another number of
-            gradients, or another round. Nothing has changed.
+        Named tuple `indices`, `values` and `shape`, as of `accumulator_take_sparse`.
 
     Example:
     >>> accumulator = tfs.ops.sparse_accumulator(

@@ -216,15 +216,8 @@ def embedding_combine_grad(
 ) -> list[tf.Tensor]:
     """Sums, row by row, the gradients of the results of `embedding_combine`.
 
-    Args:
-        gradients: for each feature the gradient of its vectors, of their shape and
-            dtype.
-        vectors: see `embedding_combine`; only their shapes matter.
-        places: see `embedding_combine`.
-        combiners: see `embedding_combine`.
-        row_splits: see `embedding_combine`.
-        weights: see `embedding_combine`.
-        name: name of the op.
+    The arguments are those of `embedding_combine`, behind the gradient of each
+    feature's vectors, of their shape and dtype. Of `vectors` only the shapes matter.
 
     Returns:
         For each shard the gradient of its rows, of their shape and dtype, summed in

@@ -51,10 +51,7 @@ def build_info() -> ModuleType | None:
 
 
 def has_kernels_for(device_type: str) -> bool:
-    """Returns whether the library was built with kernels for devices of a type.
-
-    `device_type`: "CPU", "GPU" or another type, as in `tf.DeviceSpec`.
-    """
+    """Returns whether the library was built with kernels for devices of a type."""
     if device_type != "GPU":
         return device_type == "CPU"
     built = build_info()

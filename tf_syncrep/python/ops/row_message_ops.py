@@ -22,10 +22,7 @@ _ALIGNMENT = 64
 
 
 def num_head_rows(others: Sequence[Any], width: int, dtype: tf.DType) -> int:
-    """Counts the rows that tensors take up before rows.
-
-    `width`: the width of the rows, at least 1.
-    """
+    """Counts the rows that tensors take up before rows."""
     sizes = (x.shape.num_elements() * x.dtype.size for x in others)
     num_bytes = sum(_ALIGNMENT * math.ceil(size / _ALIGNMENT) for size in sizes)
     row_bytes = width * dtype.size

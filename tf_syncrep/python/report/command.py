@@ -32,9 +32,7 @@ def write(logdir: str, output: str | None = None) -> str:
 
     Files that cannot be read are named on standard error and left out.
 
-    `logdir`: the folder; event files are searched in all folders below it. Raises
-    ReportError: the folder does not exist or has no training, there is no Matplotlib
-    for a picture that was asked for, or the picture cannot be written.
+    Event files are searched in all folders below it. Raises ReportError.
     """
     check_folder(logdir)
     can_draw = _has_matplotlib()
@@ -94,10 +92,15 @@ def read(
                 leave_out(file.damage)
     if not files:
         raise NothingYetError(f"no event files with events in {logdir} or below it")
-    try:
-        return training.latest(files, root)
-    except training.NoFiguresError as error:
-        raise NothingYetError(str(error)) from None
+    found = training.latest(files, root)
+    if found is None:
+        raise NothingYetError(
+            f"no figures of a synchronous training (sync/...) in the {len(files)} "
+            f"event file{'s' if len(files) > 1 else ''} below {root}. In v1 "
+            "make_session_run_hook(summary_dir=...) writes them, in Keras "
+            "tfs.keras.SyncReport(log_dir=...)"
+        )
+    return found
 
 
 def _has_matplotlib() -> bool:

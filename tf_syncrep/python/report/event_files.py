@@ -53,10 +53,8 @@ def find(folder: pathlib.Path) -> list[pathlib.Path]:
 def read(path: pathlib.Path) -> EventFile | None:
     """Reads an event file with scalars in the form of TF 1 or of TF 2.
 
-    The last record may be incomplete, if it is just being written.
-
-    Returns its scalars, or None if it has no event at all. Raises UnreadableFileError:
-    nothing could be read; the message is one line.
+    The last record may be incomplete, if it is just being written. Returns None if
+    there is no event at all. Raises UnreadableFileError: nothing could be read.
     """
     begin = damage = None
     num_events = 0

@@ -22,11 +22,7 @@ _READING_SHARE = 0.1
 
 
 def watch(logdir: str, wait: Callable[[float], object] = time.sleep) -> None:
-    """Shows the latest training in a folder, updated until Ctrl-C.
-
-    `logdir`: the folder; see `command.write`. Raises ReportError: the folder does not
-    exist, standard output is no terminal, or rich, which draws, is not installed.
-    """
+    """Shows the latest training in a folder, updated until Ctrl-C."""
     command.check_folder(logdir)
     try:
         from rich.console import Console

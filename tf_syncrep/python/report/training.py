@@ -41,10 +41,6 @@ _LOSS_AGAIN = "evaluation_loss" + _BY_ITERATIONS
 _BY_EPOCHS = "epoch_"
 
 
-class NoFiguresError(Exception):
-    """The event files contain no synchronous training."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Curve:
     """The values of a figure over the time of training."""
@@ -163,25 +159,20 @@ class Training(_Counted):
         return max(workers, key=self.seconds_of_work)
 
 
-def latest(files: Sequence[EventFile], root: pathlib.Path) -> tuple[Training, int]:
-    """Reconstructs the latest training in some event files.
+def latest(
+    files: Sequence[EventFile], root: pathlib.Path
+) -> tuple[Training, int] | None:
+    """Reconstructs the latest training in some event files; counts the others.
 
     Files of one folder are sessions of one training. Its losses are searched in that
     folder and below it, then in the folder above and below that one, and so on.
-
-    Raises NoFiguresError: there is no training; the message is one line.
     """
     folders: dict[pathlib.Path, list[EventFile]] = {}
     for file in sorted(files, key=lambda file: file.begin):
         if _UPDATES in file.scalars:
             folders.setdefault(file.path.parent, []).append(file)
     if not folders:
-        raise NoFiguresError(
-            f"no figures of a synchronous training (sync/...) in the {len(files)} "
-            f"event file{'s' if len(files) > 1 else ''} below {root}. In v1 "
-            "make_session_run_hook(summary_dir=...) writes them, in Keras "
-            "tfs.keras.SyncReport(log_dir=...)"
-        )
+        return None
     folder = max(folders, key=lambda folder: _end(folders[folder]))
     sessions = folders[folder]
     losses = _losses(files, folder, root, sessions[0].begin)

@@ -19,16 +19,12 @@ def gate_device(variables: Iterable[Any], fallback_device: str) -> str:
     within one task. So the gate is placed where most bytes are pushed, by the sizes of
     the variables. If no task has more than all others together, pushes to other tasks
     take as long anyway, and the gate is best placed where the update ends: with the
-    global step.
+    global step, at `fallback_device`.
 
-    Replicas with the same variables and devices get the same answer.
-
-    `variables`: the variables that are trained, which have gradients: reference and
-    resource variables, and slices of partitioned ones. A variable counts as empty if
-    its size is unknown, or if its device names no task, as in a single process.
-    `fallback_device`: a device, or an empty string. The gate is placed there unless
-    another task holds more than half of the bytes. Returns the first CPU of the task,
-    in the form of the device that named the task; an empty string if nothing named one.
+    Replicas with the same variables and devices get the same answer. A variable counts
+    as empty if its size is unknown, or if its device names no task, as in a single
+    process. Returns the first CPU of the task, in the form of the device that named the
+    task; an empty string if nothing named one.
     """
     sizes: dict[_Task, int] = {}
     devices = {_task(fallback_device): fallback_device}
@@ -56,11 +52,9 @@ def on_same_task(device: str, other: str) -> bool:
 
 
 def cpu(device: str) -> str:
-    """Returns the first CPU of a device's task.
+    """Returns the first CPU of a device's task, if the device is not empty.
 
     The gate has kernels only for CPUs, and tasks send and receive there.
-
-    Returns that CPU, in the form of `device`; an empty string for an empty one.
     """
     if not device:
         return ""

@@ -12,11 +12,7 @@ PHASES = ("idle", "waiting", "computing", "pushing")
 
 
 def to_dict(names, values, devices, device_names, device_values) -> dict[str, Any]:
-    """Makes a dictionary of the outputs of `sync_gate_stats`.
-
-    `names`: names of the gate's counters, bytes. `devices`: names of the workers'
-    tasks, bytes.
-    """
+    """Makes a dictionary of the outputs of `sync_gate_stats`."""
     stats: dict[str, Any] = {
         name.decode(): int(value) for name, value in zip(names, values, strict=True)
     }
@@ -28,11 +24,7 @@ def to_dict(names, values, devices, device_names, device_values) -> dict[str, An
 
 
 def to_line(stats: dict[str, Any]) -> str:
-    """Describes the counters in one line.
-
-    `stats`: the counters, as `to_dict` returns them. Returns for example "step 300: 300
-    updates, ...; by worker: worker:0 300, ...".
-    """
+    """Describes the counters, as `to_dict` returns them, in one line."""
     shares = ", ".join(
         f"{task_name(device)} {worker['contributed']} "
         f"(waited {worker['waited_secs']:.1f} s)"
@@ -47,10 +39,7 @@ def to_line(stats: dict[str, Any]) -> str:
 
 
 def to_scalars(stats: dict[str, Any]) -> dict[str, float]:
-    """Flattens the counters, for summaries.
-
-    `stats`: the counters, as `to_dict` returns them.
-    """
+    """Flattens the counters, as `to_dict` returns them, for summaries."""
     scalars = {
         f"sync/{name}": float(value)
         for name, value in stats.items()

@@ -22,10 +22,7 @@ def check_against(gradient: Gradient, variable) -> tf.Operation:
     It checks only what is known of the variable's shape when the graph is built: a look
     at the variable itself would fetch it from its parameter server.
 
-    Returns an operation that raises `tf.errors.InvalidArgumentError` if a dense
-    gradient has another shape than the variable, or if a sparse one has rows of another
-    shape, another number of rows than of indices, or an index that is not a row of the
-    variable.
+    The operation raises `tf.errors.InvalidArgumentError`.
     """
     name = f"The gradient of {variable.name}"
     if not variable.shape.is_fully_defined():
@@ -41,10 +38,10 @@ def check_against(gradient: Gradient, variable) -> tf.Operation:
 def checked(gradient: Gradient, variable) -> Gradient:
     """Builds the same check into a gradient.
 
-    Returns the gradient, whose values become available only after the check. Its
-    indices stay the same tensor, which may be on the variable's task already. A
-    gradient that an op for tables that grow made beside the variable stays as it is: it
-    fits, and would travel to the worker and back only to be checked.
+    The gradient's values become available only after the check. Its indices stay the
+    same tensor, which may be on the variable's task already. A gradient that an op for
+    tables that grow made beside the variable stays as it is: it fits, and would travel
+    to the worker and back only to be checked.
     """
     if _is_made_beside(variable, gradient):
         return gradient

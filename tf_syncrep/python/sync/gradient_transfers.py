@@ -23,9 +23,8 @@ _LONG_ROW_BYTES = 64
 def small_part(gradient) -> tf.Tensor | None:
     """Returns the part of a gradient that is worth sending together with others.
 
-    Returns the gradient itself, if it is dense and small, and its shape is known. For a
-    sparse gradient its indices, a vector, if they are small or its rows are long.
-    Otherwise None.
+    That is a small dense gradient as a whole, and of a sparse one the indices, a
+    vector, if they are small or its rows are long.
     """
     if isinstance(gradient, tf.IndexedSlices):
         indices = gradient.indices
@@ -40,9 +39,8 @@ def choose_for_message(
 ) -> list[int]:
     """Chooses gradients whose small parts are sent with another message to a task.
 
-    It chooses all of them or none: a call for the rest would save nothing.
-
-    `devices`: the device on which each gradient is needed; empty if it is not known.
+    It chooses all of them or none: a call for the rest would save nothing. `devices`:
+    the device on which each gradient is needed; empty if it is not known.
     """
     chosen = {
         i: part
@@ -69,9 +67,8 @@ def join_small(
     both of them some tenths of a millisecond, however small the tensor is.
 
     `devices`: the device on which each gradient is needed; empty if it is not known.
-    `arrived`: the small parts that are on their tasks already, by position. Returns the
-    same gradients, with their small parts on their tasks, where they are taken out of
-    one tensor for each task. The arrived parts replace those of their gradients.
+    `arrived`: the small parts that are on their tasks already, by position, which
+    replace those of their gradients.
     """
     there = dict(arrived or {})
     groups: dict[str, dict[int, tf.Tensor]] = {}

@@ -8,7 +8,7 @@ from tf_syncrep.python.v1.rule_optimizer import RuleOptimizer, Slot
 __all__ = ["AdagradOptimizer"]
 
 
-@with_common_text
+@with_common_text("AdagradOptimizer(0.1)", loss=173.04)
 class AdagradOptimizer(RuleOptimizer):
     r"""Adagrad that moves only the rows that a gradient names.
 
@@ -34,21 +34,7 @@ class AdagradOptimizer(RuleOptimizer):
 
     {{raises}}
 
-    Example:
-    ```python
-    import tensorflow.compat.v1 as tf
-    import tf_syncrep as tfs
-
-    with tf.Graph().as_default():
-        table = tf.get_variable("table", [10, 16], initializer=tf.ones_initializer())
-        rows = tf.nn.embedding_lookup(table, [0, 1, 2, 5, 6, 7])
-        loss = tf.reduce_sum(rows * 2.0)
-        train_op = tfs.train.AdagradOptimizer(0.1).minimize(loss)
-        with tf.Session() as session:
-            session.run(tf.global_variables_initializer())
-            session.run(train_op)
-            print(session.run(loss).round(2))  # 173.04, from 192
-    ```
+    {{example}}
 
     Source: Duchi, Hazan and Singer, "Adaptive Subgradient Methods for Online Learning
     and Stochastic Optimization", 2011, in the form that TensorFlow has.

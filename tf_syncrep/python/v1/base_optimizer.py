@@ -10,9 +10,8 @@ from tf_syncrep.python.ops.update_inputs import slot_dtype
 from tf_syncrep.python.v1 import hyper_parameters
 
 # What the optimizers' docstrings have in common.
-with_common_text = with_texts(
-    {
-        "rows_and_dtypes": """
+COMMON_TEXTS = {
+    "rows_and_dtypes": """
 A sparse gradient (`tf.IndexedSlices`) moves only the rows that it names, in the
 variable and in its slots, as with TensorFlow's class. A row named several times gets
 the sum of its gradients, once. One op does it, atomically for each row: no update of
@@ -24,21 +23,44 @@ for float64 variables and float32 for all others. So checkpoints of TensorFlow's
 with float32 and float64 variables can be restored. (TensorFlow's slots of half
 variables are half.)
 """,
-        "learning_rate": """
+    "learning_rate": """
 learning_rate: a number of at least 0, a scalar tensor, a variable, or a callable
     without arguments that returns one of these, which is evaluated at each step.
 """,
-        "use_locking": """
+    "use_locking": """
 use_locking: let sparse updates of one variable wait for one another as wholes.
     Without it they are atomic for each row, and no update is lost either way.
 """,
-        "raises": """
+    "raises": """
 Raises:
     ValueError: a number out of range, a tensor that is not a scalar, or an empty name.
     TypeError: an argument of another kind.
 """,
-    }
-)
+}
+
+_EXAMPLE = """
+Example:
+```python
+import tensorflow.compat.v1 as tf
+import tf_syncrep as tfs
+
+with tf.Graph().as_default():
+    table = tf.get_variable("table", [10, 16], initializer=tf.ones_initializer())
+    rows = tf.nn.embedding_lookup(table, [0, 1, 2, 5, 6, 7])
+    loss = tf.reduce_sum(rows * 2.0)
+    train_op = tfs.train.{call}.minimize(loss)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run(train_op)
+        print(session.run(loss).round(2))  # {loss}, from 192
+```
+"""
+
+
+def with_common_text(call: str, loss: float):
+    """Fills a docstring, whose example makes the optimizer by a call, and its loss."""
+    example = _EXAMPLE.format(call=call, loss=loss)
+    return with_texts({**COMMON_TEXTS, "example": example})
 
 
 class _HyperParameter(NamedTuple):

@@ -8,7 +8,7 @@ from tf_syncrep.python.v1.rule_optimizer import RuleOptimizer, Slot
 __all__ = ["FtrlOptimizer"]
 
 
-@with_common_text
+@with_common_text("FtrlOptimizer(0.1)", loss=143.05)
 class FtrlOptimizer(RuleOptimizer):
     r"""FTRL-Proximal that moves only the rows that a gradient names.
 
@@ -51,21 +51,7 @@ class FtrlOptimizer(RuleOptimizer):
 
     {{raises}}
 
-    Example:
-    ```python
-    import tensorflow.compat.v1 as tf
-    import tf_syncrep as tfs
-
-    with tf.Graph().as_default():
-        table = tf.get_variable("table", [10, 16], initializer=tf.ones_initializer())
-        rows = tf.nn.embedding_lookup(table, [0, 1, 2, 5, 6, 7])
-        loss = tf.reduce_sum(rows * 2.0)
-        train_op = tfs.train.FtrlOptimizer(0.1).minimize(loss)
-        with tf.Session() as session:
-            session.run(tf.global_variables_initializer())
-            session.run(train_op)
-            print(session.run(loss).round(2))  # 143.46, from 192
-    ```
+    {{example}}
 
     Source: McMahan et al., "Ad Click Prediction: a View from the Trenches", 2013, in
     the form that TensorFlow has.

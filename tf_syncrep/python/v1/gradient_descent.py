@@ -7,7 +7,7 @@ from tf_syncrep.python.v1.rule_optimizer import RuleOptimizer
 __all__ = ["GradientDescentOptimizer"]
 
 
-@with_common_text
+@with_common_text("GradientDescentOptimizer(0.1)", loss=153.6)
 class GradientDescentOptimizer(RuleOptimizer):
     r"""Gradient descent whose updates lose nothing among many workers.
 
@@ -31,21 +31,7 @@ class GradientDescentOptimizer(RuleOptimizer):
 
     {{raises}}
 
-    Example:
-    ```python
-    import tensorflow.compat.v1 as tf
-    import tf_syncrep as tfs
-
-    with tf.Graph().as_default():
-        table = tf.get_variable("table", [10, 16], initializer=tf.ones_initializer())
-        rows = tf.nn.embedding_lookup(table, [0, 1, 2, 5, 6, 7])
-        loss = tf.reduce_sum(rows * 2.0)
-        train_op = tfs.train.GradientDescentOptimizer(0.1).minimize(loss)
-        with tf.Session() as session:
-            session.run(tf.global_variables_initializer())
-            session.run(train_op)
-            print(session.run(loss).round(2))  # 153.6, from 192
-    ```
+    {{example}}
     """
 
     def __init__(

@@ -15,12 +15,7 @@ HyperParameter = float | tf.Tensor | tf.Variable | Callable[[], Any]
 
 
 def check(name: str, value: Any, *, below: float = math.inf) -> Any:
-    """Checks one hyper-parameter, as far as possible before it is used.
-
-    `below`: the exclusive upper limit of a number, which must be at least 0. Raises
-    ValueError: a number is out of range, or a tensor is not a scalar. Raises TypeError:
-    the value is of another kind.
-    """
+    """Checks one hyper-parameter, as far as possible before it is used."""
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value.item()
     if isinstance(value, numbers.Real) and not isinstance(value, bool):
@@ -51,10 +46,7 @@ def evaluate(name: str, value: HyperParameter, *, below: float = math.inf) -> An
 def evaluate_as_initial_value(
     name: str, value: HyperParameter, dtype: tf.DType, *, below: float = math.inf
 ) -> tf.Tensor:
-    """Returns the value as the initial value of a variable.
-
-    Raises ValueError: `value` exists only inside a `tf.function`.
-    """
+    """Returns the value as the initial value of a variable."""
     if callable(value) and not isinstance(value, (tf.Tensor, tf.Variable)):
         value = check(name, value(), below=below)
     if isinstance(value, float):
@@ -76,8 +68,7 @@ def evaluate_as_initial_value(
 def initial_value(variable: tf.Variable) -> tf.Tensor:
     """Returns the value from which slots, or variables based on this one, start.
 
-    Returns in a graph the variable's initial value, which is available before the
-    variable is initialized; in eager execution its present value.
+    In a graph that is its initial value, which is available before it is initialized.
     """
     if tf.executing_eagerly():
         return variable.read_value()

@@ -7,7 +7,7 @@ from tf_syncrep.python.v1.rule_optimizer import RuleOptimizer, Slot
 __all__ = ["MomentumOptimizer"]
 
 
-@with_common_text
+@with_common_text("MomentumOptimizer(0.1, 0.9)", loss=153.6)
 class MomentumOptimizer(RuleOptimizer):
     r"""Gradient descent with momentum that moves only the rows that a gradient names.
 
@@ -39,21 +39,7 @@ class MomentumOptimizer(RuleOptimizer):
 
     {{raises}}
 
-    Example:
-    ```python
-    import tensorflow.compat.v1 as tf
-    import tf_syncrep as tfs
-
-    with tf.Graph().as_default():
-        table = tf.get_variable("table", [10, 16], initializer=tf.ones_initializer())
-        rows = tf.nn.embedding_lookup(table, [0, 1, 2, 5, 6, 7])
-        loss = tf.reduce_sum(rows * 2.0)
-        train_op = tfs.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
-        with tf.Session() as session:
-            session.run(tf.global_variables_initializer())
-            session.run(train_op)
-            print(session.run(loss).round(2))  # 153.6, from 192
-    ```
+    {{example}}
 
     Source: Sutskever et al., "On the importance of initialization and momentum in deep
     learning", 2013, in the form that TensorFlow has.

@@ -8,7 +8,6 @@
 
 #include "tf_syncrep/cc/lib/accumulator_dense.h"
 #include "tf_syncrep/cc/lib/cuda/gpu_device.h"
-#include "tf_syncrep/cc/lib/cuda/gpu_stream.h"
 #include "tf_syncrep/cc/lib/sharder.h"
 
 namespace tf_syncrep {

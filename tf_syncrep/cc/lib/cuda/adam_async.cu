@@ -1,5 +1,6 @@
 #include <atomic>
 #include <cub/device/device_radix_sort.cuh>
+#include <type_traits>
 
 #include "tf_syncrep/cc/lib/cuda/adam_async.h"
 #include "tf_syncrep/cc/lib/cuda/adam_async_kernels.h"
@@ -29,13 +30,13 @@ GpuError LaunchDense(const GpuAdamAsync<T>& arguments, int64_t size,
   return gpu::ErrorOf(cudaGetLastError());
 }
 
-// The parts of the workspace, one after the other.
+// The parts of the workspace, one after the other, each aligned for any use.
 struct Workspace {
   uint64_t* keys;
   uint64_t* sorted_keys;
   uint32_t* positions;
   uint32_t* sorted_positions;
-  void* sort_memory;
+  char* sort_memory;
   size_t sort_bytes;
   size_t total_bytes;
 };
@@ -43,20 +44,25 @@ struct Workspace {
 // With `base` null, only the sizes count.
 GpuError LayOutWorkspace(const GpuSparseRows& rows, void* base,
                          Workspace* workspace) {
-  gpu::WorkspaceParts parts(base);
+  size_t used = 0;
+  const auto take = [&](auto** part, size_t count) {
+    using Part = std::remove_reference_t<decltype(*part)>;
+    *part = reinterpret_cast<Part>(static_cast<char*>(base) + used);
+    used += (count * sizeof(**part) + 255) / 256 * 256;
+  };
   const auto n = static_cast<size_t>(rows.num_indices);
-  workspace->keys = parts.Take<uint64_t>(n);
-  workspace->sorted_keys = parts.Take<uint64_t>(n);
-  workspace->positions = parts.Take<uint32_t>(n);
-  workspace->sorted_positions = parts.Take<uint32_t>(n);
+  take(&workspace->keys, n);
+  take(&workspace->sorted_keys, n);
+  take(&workspace->positions, n);
+  take(&workspace->sorted_positions, n);
   workspace->sort_bytes = 0;
   TF_SYNCREP_RETURN_IF_CUDA_ERROR(cub::DeviceRadixSort::SortPairs(
       nullptr, workspace->sort_bytes, workspace->keys, workspace->sorted_keys,
       workspace->positions, workspace->sorted_positions,
       static_cast<int>(rows.num_indices), /*begin_bit=*/0,
       gpu::NumKeyBits(rows.num_rows)));
-  workspace->sort_memory = parts.Take<char>(workspace->sort_bytes);
-  workspace->total_bytes = parts.total_bytes();
+  take(&workspace->sort_memory, workspace->sort_bytes);
+  workspace->total_bytes = used;
   return nullptr;
 }
 

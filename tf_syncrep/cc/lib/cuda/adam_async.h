@@ -12,7 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "tf_syncrep/cc/lib/cuda/gpu_stream.h"
+#include "tf_syncrep/cc/lib/cuda/gpu_device.h"
 #include "tf_syncrep/cc/lib/float16.h"
 #include "tf_syncrep/cc/lib/rules/adam_async.h"
 

@@ -1,11 +1,20 @@
-// The GPU that a thread launches kernels on.
+// What code without CUDA headers says of the GPU, and which one a thread
+// launches kernels on.
 
 #ifndef TF_SYNCREP_CC_LIB_CUDA_GPU_DEVICE_H_
 #define TF_SYNCREP_CC_LIB_CUDA_GPU_DEVICE_H_
 
-#include "tf_syncrep/cc/lib/cuda/gpu_stream.h"
+// Declared as in CUDA's headers.
+struct CUstream_st;
 
 namespace tf_syncrep {
+
+// The same type as cudaStream_t.
+using GpuStream = CUstream_st*;
+
+// CUDA's message for a launch that failed; null if it did not. If the kernel
+// itself fails, the next call that waits for the stream returns the error.
+using GpuError = const char*;
 
 // A stream, and the number of the GPU that it belongs to.
 struct GpuQueue {

@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "tf_syncrep/cc/lib/cuda/gpu_stream.h"
+#include "tf_syncrep/cc/lib/cuda/gpu_device.h"
 
 namespace tf_syncrep {
 namespace gpu {
@@ -70,26 +70,6 @@ GpuError NumBlocksFor(Kernel kernel, int block_threads, int64_t num_items,
   *blocks = NumBlocks((num_items + per_block - 1) / per_block, max_blocks);
   return nullptr;
 }
-
-// Parts of a workspace, one after the other, each aligned for any use. With a
-// null base only the sizes count.
-class WorkspaceParts {
- public:
-  explicit WorkspaceParts(void* base) : base_(static_cast<char*>(base)) {}
-
-  template <typename T>
-  T* Take(size_t count) {
-    void* const part = base_ + used_;
-    used_ += (count * sizeof(T) + 255) / 256 * 256;
-    return static_cast<T*>(part);
-  }
-
-  size_t total_bytes() const { return used_; }
-
- private:
-  char* base_;
-  size_t used_ = 0;
-};
 
 // Whether vectors of 16 bytes may be read and written at all these addresses.
 template <typename... Pointers>

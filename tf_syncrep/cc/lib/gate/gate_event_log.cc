@@ -3,49 +3,26 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <memory>
 
 namespace tf_syncrep {
 namespace {
 
-const char* NameOf(GateEvent::Kind kind) {
-  switch (kind) {
-    case GateEvent::Kind::kOpened:
-      return "opened";
-    case GateEvent::Kind::kPermitted:
-      return "permitted";
-    case GateEvent::Kind::kSpare:
-      return "spare";
-    case GateEvent::Kind::kReleased:
-      return "released";
-    case GateEvent::Kind::kAdmitted:
-      return "admitted";
-    case GateEvent::Kind::kLate:
-      return "late";
-    case GateEvent::Kind::kStale:
-      return "stale";
-    case GateEvent::Kind::kRejected:
-      return "rejected";
-    case GateEvent::Kind::kCommitted:
-      return "committed";
-    case GateEvent::Kind::kExpired:
-      return "expired";
-    case GateEvent::Kind::kVoid:
-      return "void";
-    case GateEvent::Kind::kAdvanced:
-      return "advanced";
-    case GateEvent::Kind::kEnded:
-      return "ended";
-  }
-  return "unknown";
-}
+// In the order of GateEvent::Kind.
+constexpr const char* kNames[] = {
+    "opened",   "permitted", "spare",   "released", "admitted", "late", "stale",
+    "rejected", "committed", "expired", "void",     "advanced", "ended"};
+static_assert(std::size(kNames) ==
+              static_cast<size_t>(GateEvent::Kind::kEnded) + 1);
 
 }  // namespace
 
 std::string ToLine(const GateEvent& event) {
-  std::string line = NameOf(event.kind);
+  std::string line = kNames[static_cast<int>(event.kind)];
   line += " generation=" + std::to_string(event.generation) +
           " round=" + std::to_string(event.round) +
           " value=" + std::to_string(event.value);

@@ -5,7 +5,6 @@
 #include <numeric>
 
 #include "tf_syncrep/cc/lib/read_once.h"
-#include "tf_syncrep/cc/lib/rows/feature_ranges.h"
 #include "tf_syncrep/cc/lib/rows/row_order.h"
 
 namespace tf_syncrep {

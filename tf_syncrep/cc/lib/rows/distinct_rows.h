@@ -7,22 +7,19 @@
 #include <vector>
 
 #include "tf_syncrep/cc/lib/array.h"
+#include "tf_syncrep/cc/lib/rows/feature_ranges.h"
 #include "tf_syncrep/cc/lib/rows/row_partition.h"
 #include "tf_syncrep/cc/lib/sharder.h"
 
 namespace tf_syncrep {
 
-// The ids of one feature. They count the rows of a table. Tables are stacked:
-// row 0 of this table is row `first_row` of the stack.
-struct FeatureIds {
-  const int32_t* ids32;  // the ids, if they have 32 bits
-  const int64_t* ids64;  // the ids, if they have 64 bits
-  int64_t size;
+// They count the rows of a table. Tables are stacked: row 0 of this table is
+// row `first_row` of the stack.
+struct FeatureIds : IdsOfFeature {
   int64_t first_row;
   int64_t vocabulary_size;
 };
 
-// An id that is not in its table.
 struct BadId {
   int64_t feature = -1;  // -1 if there is none
   int64_t position = 0;

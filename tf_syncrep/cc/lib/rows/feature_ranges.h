@@ -11,6 +11,13 @@
 
 namespace tf_syncrep {
 
+// The ids of one feature.
+struct IdsOfFeature {
+  const int32_t* ids32;  // these, or else
+  const int64_t* ids64;  // these
+  int64_t size;
+};
+
 // The ids of feature i are from begins[i] to begins[i + 1] in the sequence.
 // Calls `visit(feature, begin, end)` for each feature that has ids in [begin,
 // end), with the range of the feature's own ids. Stops, and returns false, when

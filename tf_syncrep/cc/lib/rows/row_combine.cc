@@ -11,8 +11,8 @@
 #include "tf_syncrep/cc/lib/gradient_loops.h"
 #include "tf_syncrep/cc/lib/prefetch.h"
 #include "tf_syncrep/cc/lib/read_once.h"
-#include "tf_syncrep/cc/lib/rows/bucket_places.h"
 #include "tf_syncrep/cc/lib/rows/feature_ranges.h"
+#include "tf_syncrep/cc/lib/rows/row_order.h"
 
 namespace tf_syncrep {
 namespace {
@@ -22,9 +22,7 @@ namespace {
 // be.
 constexpr int64_t kMinElementsPerThread = 131072;
 constexpr int64_t kMinElementsPerPiece = 262144;
-// How many ids are worth another thread.
 constexpr int64_t kMinIdsPerThread = 65536;
-// How many rows are prefetched ahead.
 constexpr int64_t kRowsAhead = 16;
 // Sums of this many bytes stay in the second-level cache.
 constexpr int64_t kBinBytes = 131072;
@@ -108,49 +106,10 @@ class RowAddresses {
   Array<const T*> rows_;
 };
 
-// A part of a feature, which one thread works on.
-struct Piece {
-  int64_t feature;
-  int64_t begin;  // of its results
-  int64_t end;
-};
-
-// The pieces, and for each thread the number after its last piece.
-struct Work {
-  std::vector<Piece> pieces;
-  std::vector<size_t> ends;
-};
-
-Work ShareResults(const std::vector<CombinedFeature>& features, int64_t width,
-                  const Sharder& sharder) {
-  int64_t num_ids = 0;
-  for (const CombinedFeature& feature : features) {
-    num_ids += feature.num_ids + feature.num_results;
-  }
-  const int64_t num_shares =
-      sharder.NumShards(num_ids * width, kMinElementsPerThread);
-  const int64_t ids_per_share = num_ids / num_shares + 1;
-  Work work;
-  int64_t left = ids_per_share;
-  for (size_t f = 0; f < features.size(); ++f) {
-    const int64_t size = features[f].num_ids + features[f].num_results;
-    const int64_t count = (size + ids_per_share - 1) / ids_per_share;
-    for (int64_t i = 0; i < count; ++i) {
-      const Piece piece = {static_cast<int64_t>(f),
-                           ShardBegin(i, count, features[f].num_results),
-                           ShardBegin(i + 1, count, features[f].num_results)};
-      work.pieces.push_back(piece);
-      left -= size / count;
-      if (left <= 0) {
-        work.ends.push_back(work.pieces.size());
-        left = ids_per_share;
-      }
-    }
-  }
-  if (work.ends.empty() || work.ends.back() != work.pieces.size()) {
-    work.ends.push_back(work.pieces.size());
-  }
-  return work;
+// As large a part of `total` as `part` is of `whole`, rounded down.
+int64_t PartOf(int64_t total, int64_t part, int64_t whole) {
+  return static_cast<int64_t>(static_cast<unsigned __int128>(total) * part /
+                              whole);
 }
 
 // What one id adds to the gradient of its row.
@@ -161,7 +120,6 @@ struct Share {
   int32_t place;
 };
 
-// Returns the number of the result that an id of a feature belongs to.
 int64_t ResultOf(const CombinedFeature& feature, int64_t id) {
   if (feature.row_splits == nullptr) {
     return id / feature.ids_per_result;
@@ -321,12 +279,11 @@ bool CombineRows(const std::vector<ShardRows<const T>>& shards, int64_t width,
     return false;
   }
   const GradientLoops<T>& loops = GradientLoopsFor<T>(BestCpuLevel());
-  const Work work = ShareResults(features, width, sharder);
   std::atomic<bool> are_rows{true};
-  const auto copy = [&](const CombinedFeature& feature, const Piece& piece,
-                        Sum* result) {
-    for (int64_t i = piece.begin; i < piece.end; ++i) {
-      if (i + kRowsAhead < piece.end) {
+  const auto copy = [&](const CombinedFeature& feature, int64_t first,
+                        int64_t last, Sum* result) {
+    for (int64_t i = first; i < last; ++i) {
+      if (i + kRowsAhead < last) {
         rows.PrefetchBegin(ReadOnce(&feature.places[i + kRowsAhead]));
       }
       const int32_t place = ReadOnce(&feature.places[i]);
@@ -337,9 +294,9 @@ bool CombineRows(const std::vector<ShardRows<const T>>& shards, int64_t width,
     }
     return true;
   };
-  const auto reduce = [&](const CombinedFeature& feature, const Piece& piece,
-                          Sum* result) {
-    for (int64_t i = piece.begin; i < piece.end; ++i) {
+  const auto reduce = [&](const CombinedFeature& feature, int64_t first,
+                          int64_t last, Sum* result) {
+    for (int64_t i = first; i < last; ++i) {
       Sum* const sum = result + i * width;
       std::fill_n(sum, width, Sum(0));
       const int64_t begin = IdsBegin(feature, i);
@@ -367,20 +324,32 @@ bool CombineRows(const std::vector<ShardRows<const T>>& shards, int64_t width,
     }
     return true;
   };
-  sharder.Run(static_cast<int64_t>(work.ends.size()), [&](int64_t share) {
-    const ScopedFlushDenormals flush;
-    for (size_t i = share == 0 ? 0 : work.ends[share - 1]; i < work.ends[share];
-         ++i) {
-      const Piece& piece = work.pieces[i];
-      const CombinedFeature& feature = features[piece.feature];
-      Sum* const result = results[piece.feature];
-      if (!(feature.combiner == Combiner::kNone
-                ? copy(feature, piece, result)
-                : reduce(feature, piece, result))) {
-        are_rows = false;
-      }
-    }
-  });
+  // Threads share ids and results alike, and a share of a feature's is as large
+  // a share of its results.
+  std::vector<int64_t> begins = {0};
+  for (const CombinedFeature& feature : features) {
+    begins.push_back(begins.back() + feature.num_ids + feature.num_results);
+  }
+  const int64_t min_per_part =
+      std::max<int64_t>(kMinElementsPerThread / std::max<int64_t>(width, 1), 1);
+  sharder.RunParts(
+      begins.back(), min_per_part, /*multiple=*/1,
+      [&](int64_t begin, int64_t end) {
+        const ScopedFlushDenormals flush;
+        const auto visit = [&](int64_t number, int64_t first, int64_t last) {
+          const CombinedFeature& feature = features[number];
+          const int64_t size =
+              std::max<int64_t>(begins[number + 1] - begins[number], 1);
+          first = PartOf(feature.num_results, first, size);
+          last = PartOf(feature.num_results, last, size);
+          return feature.combiner == Combiner::kNone
+                     ? copy(feature, first, last, results[number])
+                     : reduce(feature, first, last, results[number]);
+        };
+        if (!VisitFeatures(begins, begin, end, visit)) {
+          are_rows = false;
+        }
+      });
   return are_rows;
 }
 

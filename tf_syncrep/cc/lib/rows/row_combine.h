@@ -34,7 +34,6 @@ struct CombinedFeature {
   const float* weights;
 };
 
-// The rows of a shard.
 template <typename T>
 struct ShardRows {
   T* rows;

@@ -43,7 +43,6 @@ class RowGroups {
   // The occurrences by row, whose places are the positions.
   const RowOccurrence<uint32_t>* sorted() const { return sorted_; }
 
-  // The number of positions of all rows.
   int64_t size() const { return size_; }
 
  private:

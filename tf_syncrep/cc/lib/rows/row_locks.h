@@ -16,8 +16,12 @@ namespace tf_syncrep {
 // that holds one waits for no other, and for no other lock.
 class RowLocks {
  public:
-  // The process-wide stripes.
-  static RowLocks& Global();
+  static RowLocks& Global() {
+    // They are never destroyed, since pool threads may outlive static
+    // destruction.
+    static RowLocks* const locks = new RowLocks;
+    return *locks;
+  }
 
   // The mutex of row `row` of the table whose storage begins at `table`. It
   // guards that row of the variable and of its moments.

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "tf_syncrep/cc/lib/array.h"
-#include "tf_syncrep/cc/lib/rows/bucket_places.h"
 
 namespace tf_syncrep {
 namespace {

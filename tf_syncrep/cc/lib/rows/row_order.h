@@ -1,10 +1,11 @@
 // Sorts the rows of sparse gradients, so that equal ones are next to each
-// other.
+// other, and other items by buckets.
 
 #ifndef TF_SYNCREP_CC_LIB_ROWS_ROW_ORDER_H_
 #define TF_SYNCREP_CC_LIB_ROWS_ROW_ORDER_H_
 
 #include <cstdint>
+#include <utility>
 
 #include "tf_syncrep/cc/lib/cpu_dispatch.h"
 #include "tf_syncrep/cc/lib/sharder.h"
@@ -28,6 +29,24 @@ template <typename Row>
 RowOccurrence<Row>* SortByRow(RowOccurrence<Row>* occurrences,
                               RowOccurrence<Row>* spare, int64_t size,
                               Sharder& sharder);
+
+// With more buckets than this, their write positions no longer stay in the
+// first-level cache.
+inline constexpr int kMaxBucketBits = 11;
+
+// Each of `num_parts` rows of `places` holds how many items of each bucket one
+// part of all items has. Replaces the counts by the places where the part's
+// first item of each bucket goes: buckets follow each other, and the parts
+// follow each other within a bucket.
+inline void PlaceBuckets(int64_t num_parts, int64_t num_buckets,
+                         int64_t* places) {
+  int64_t place = 0;
+  for (int64_t bucket = 0; bucket < num_buckets; ++bucket) {
+    for (int64_t part = 0; part < num_parts; ++part) {
+      place += std::exchange(places[part * num_buckets + bucket], place);
+    }
+  }
+}
 
 // Among `size` sorted occurrences, calls `visit(begin, end)` for those of each
 // row whose first occurrence is in [from, to), in order.

@@ -81,10 +81,8 @@ class RowSnapshot {
  private:
   // Copies of rows that lie in one range, which is a fixed number of rows.
   struct Block;
-  // What is kept of a range.
   struct Range;
 
-  // The memory that a block takes.
   int64_t BlockBytes(int64_t num_rows) const;
 
   // Ranges are locked by stripes, each with a cache line of its own. Whoever

@@ -1,6 +1,7 @@
 #include "tf_syncrep/cc/lib/rules/apply_rule.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "tf_syncrep/cc/lib/gradient_loops.h"
 #include "tf_syncrep/cc/lib/mutex.h"
@@ -46,7 +47,6 @@ struct RuleShape {
   }
 };
 
-// Calls `visit` with the rule's RuleShape.
 template <typename T, typename Visit>
 void WithShape(const AnyRule<T>& rule, const Visit& visit) {
   if (rule.loops->is_rowwise) {
@@ -62,7 +62,6 @@ void WithShape(const AnyRule<T>& rule, const Visit& visit) {
   }
 }
 
-// Returns the arrays from a row on.
 template <typename Shape, typename T>
 TF_SYNCREP_ALWAYS_INLINE RuleArrays<T> ArraysFrom(const RuleArrays<T>& arrays,
                                                   int64_t row,
@@ -72,6 +71,18 @@ TF_SYNCREP_ALWAYS_INLINE RuleArrays<T> ArraysFrom(const RuleArrays<T>& arrays,
     from.slots[i] = arrays.slots[i] + row * Shape::SlotSize(row_size);
   }
   return from;
+}
+
+// The random numbers of a row's elements from `column` on, if it is rounded by
+// such.
+template <typename T>
+TF_SYNCREP_ALWAYS_INLINE std::optional<RowDraws> DrawsOf(const AnyRule<T>& rule,
+                                                         int64_t index,
+                                                         int64_t column) {
+  if (!kIsRounded<T> || rule.draws == nullptr) {
+    return std::nullopt;
+  }
+  return rule.draws->OfRow(index, column);
 }
 
 // Updates a row, or what takes its place in a rule that is not rowwise. `index`
@@ -86,16 +97,9 @@ TF_SYNCREP_ALWAYS_INLINE void UpdateRow(const AnyRule<T>& rule, int64_t size,
     rule.loops->add_squares(size, grad, lanes);
     of_row = rule.loops->update_row_slot(rule.rule, lanes, size, row.slots[0]);
   }
-  if constexpr (kIsRounded<T>) {
-    if (rule.draws != nullptr) {
-      rule.loops->update_rounded(rule.rule, size, of_row, grad, row.var,
-                                 row.slots[0], row.slots[1],
-                                 rule.draws->OfRow(index, /*first_element=*/0));
-      return;
-    }
-  }
+  const std::optional<RowDraws> draws = DrawsOf(rule, index, 0);
   rule.loops->update(rule.rule, size, of_row, grad, row.var, row.slots[0],
-                     row.slots[1]);
+                     row.slots[1], draws ? &*draws : nullptr);
 }
 
 // One call of SparseApplyRule. Several threads run ApplyRows().
@@ -203,16 +207,10 @@ struct SparseApply {
     for (int i = 0; i < Shape::kNumSlots; ++i) {
       part.slots[i] = row.slots[i] + Shape::SlotSize(column);
     }
-    if constexpr (kIsRounded<T>) {
-      if (rule.draws != nullptr) {
-        rule.loops->update_rounded_by_sum(rule.rule, num, of_row, sum, part.var,
-                                          part.slots[0], part.slots[1],
-                                          rule.draws->OfRow(index, column));
-        return;
-      }
-    }
+    const std::optional<RowDraws> draws = DrawsOf(rule, index, column);
     rule.loops->update_by_sum(rule.rule, num, of_row, sum, part.var,
-                              part.slots[0], part.slots[1]);
+                              part.slots[0], part.slots[1],
+                              draws ? &*draws : nullptr);
   }
 
   const T* Gradient(int64_t i) const {
@@ -257,7 +255,6 @@ struct SparseApply {
   }
 };
 
-// Updates all elements.
 template <typename Shape, typename T>
 void ApplyBlocks(const AnyRule<T>& rule, int64_t size, const T* grad,
                  const RuleArrays<T>& arrays, Sharder& sharder) {
@@ -275,7 +272,6 @@ void ApplyBlocks(const AnyRule<T>& rule, int64_t size, const T* grad,
       });
 }
 
-// Updates all rows, one by one.
 template <typename Shape, typename T>
 void ApplyRows(const AnyRule<T>& rule, int64_t num_rows, int64_t row_size,
                const T* grad, const RuleArrays<T>& arrays, Sharder& sharder) {

@@ -12,7 +12,6 @@ namespace {
 // Each loop is instantiated once per instruction set, below. `Grad` is T, or
 // SlotType<T> if occurrences have been summed.
 
-// Stores a value, rounded to nearest.
 template <typename T>
 struct NearestStore {
   TF_SYNCREP_ALWAYS_INLINE T operator()(SlotType<T> value, int64_t) const {
@@ -20,7 +19,6 @@ struct NearestStore {
   }
 };
 
-// Stores a value, rounded stochastically.
 template <typename T>
 struct StochasticStore {
   TF_SYNCREP_ALWAYS_INLINE T operator()(SlotType<T> value, int64_t i) const {
@@ -58,6 +56,21 @@ TF_SYNCREP_ALWAYS_INLINE void UpdateLoop(const void* rule, int64_t size,
   }
 }
 
+template <typename Rule, typename T, typename Grad>
+TF_SYNCREP_ALWAYS_INLINE void UpdateAndRound(
+    const void* rule, int64_t size, SlotType<T> of_row, const Grad* grad,
+    T* var, SlotType<T>* slot0, SlotType<T>* slot1, const RowDraws* draws) {
+  if constexpr (kIsRounded<T>) {
+    if (draws != nullptr) {
+      UpdateLoop<Rule, T, Grad>(rule, size, of_row, grad, var, slot0, slot1,
+                                StochasticStore<T>{*draws});
+      return;
+    }
+  }
+  UpdateLoop<Rule, T, Grad>(rule, size, of_row, grad, var, slot0, slot1,
+                            NearestStore<T>());
+}
+
 template <typename Slot, typename Grad>
 TF_SYNCREP_ALWAYS_INLINE void SquaresLoop(int64_t size,
                                           const Grad* __restrict__ grad,
@@ -91,58 +104,41 @@ Slot UpdateRowSlot(const void* rule, const Slot* lanes, int64_t row_size,
                                                        *slot);
 }
 
-#define TF_SYNCREP_DEFINE_RULE_LOOPS(LEVEL, TARGET)                           \
-  template <typename Rule, typename T>                                        \
-  struct LEVEL {                                                              \
-    using Slot = SlotType<T>;                                                 \
-    TARGET static void Update(const void* rule, int64_t size, Slot of_row,    \
-                              const T* grad, T* var, Slot* slot0,             \
-                              Slot* slot1) {                                  \
-      UpdateLoop<Rule, T, T>(rule, size, of_row, grad, var, slot0, slot1,     \
-                             NearestStore<T>());                              \
-    }                                                                         \
-    TARGET static void UpdateBySum(const void* rule, int64_t size,            \
-                                   Slot of_row, const Slot* sum, T* var,      \
-                                   Slot* slot0, Slot* slot1) {                \
-      UpdateLoop<Rule, T, Slot>(rule, size, of_row, sum, var, slot0, slot1,   \
-                                NearestStore<T>());                           \
-    }                                                                         \
-    TARGET static void UpdateRounded(const void* rule, int64_t size,          \
-                                     Slot of_row, const T* grad, T* var,      \
-                                     Slot* slot0, Slot* slot1,                \
-                                     const RowDraws& draws) {                 \
-      UpdateLoop<Rule, T, T>(rule, size, of_row, grad, var, slot0, slot1,     \
-                             StochasticStore<T>{draws});                      \
-    }                                                                         \
-    TARGET static void UpdateRoundedBySum(const void* rule, int64_t size,     \
-                                          Slot of_row, const Slot* sum,       \
-                                          T* var, Slot* slot0, Slot* slot1,   \
-                                          const RowDraws& draws) {            \
-      UpdateLoop<Rule, T, Slot>(rule, size, of_row, sum, var, slot0, slot1,   \
-                                StochasticStore<T>{draws});                   \
-    }                                                                         \
-    TARGET static void AddSquares(int64_t size, const T* grad, Slot* lanes) { \
-      SquaresLoop<Slot, T>(size, grad, lanes);                                \
-    }                                                                         \
-    TARGET static void AddSquaresOfSum(int64_t size, const Slot* sum,         \
-                                       Slot* lanes) {                         \
-      SquaresLoop<Slot, Slot>(size, sum, lanes);                              \
-    }                                                                         \
-    static constexpr RuleLoops<T> Loops() {                                   \
-      RuleLoops<T> loops = {Rule::kSlots.size(), Rule::kIsRowwise, Update,    \
-                            UpdateBySum};                                     \
-      if constexpr (kIsRounded<T>) {                                          \
-        loops.update_rounded = UpdateRounded;                                 \
-        loops.update_rounded_by_sum = UpdateRoundedBySum;                     \
-      }                                                                       \
-      if constexpr (Rule::kIsRowwise) {                                       \
-        loops.add_squares = AddSquares;                                       \
-        loops.add_squares_of_sum = AddSquaresOfSum;                           \
-        loops.update_row_slot = UpdateRowSlot<Rule, Slot>;                    \
-      }                                                                       \
-      return loops;                                                           \
-    }                                                                         \
-    static constexpr RuleLoops<T> kLoops = Loops();                           \
+#define TF_SYNCREP_DEFINE_RULE_LOOPS(LEVEL, TARGET)                            \
+  template <typename Rule, typename T>                                         \
+  struct LEVEL {                                                               \
+    using Slot = SlotType<T>;                                                  \
+    TARGET static void Update(const void* rule, int64_t size, Slot of_row,     \
+                              const T* grad, T* var, Slot* slot0, Slot* slot1, \
+                              const RowDraws* draws) {                         \
+      UpdateAndRound<Rule, T, T>(rule, size, of_row, grad, var, slot0, slot1,  \
+                                 draws);                                       \
+    }                                                                          \
+    TARGET static void UpdateBySum(const void* rule, int64_t size,             \
+                                   Slot of_row, const Slot* sum, T* var,       \
+                                   Slot* slot0, Slot* slot1,                   \
+                                   const RowDraws* draws) {                    \
+      UpdateAndRound<Rule, T, Slot>(rule, size, of_row, sum, var, slot0,       \
+                                    slot1, draws);                             \
+    }                                                                          \
+    TARGET static void AddSquares(int64_t size, const T* grad, Slot* lanes) {  \
+      SquaresLoop<Slot, T>(size, grad, lanes);                                 \
+    }                                                                          \
+    TARGET static void AddSquaresOfSum(int64_t size, const Slot* sum,          \
+                                       Slot* lanes) {                          \
+      SquaresLoop<Slot, Slot>(size, sum, lanes);                               \
+    }                                                                          \
+    static constexpr RuleLoops<T> Loops() {                                    \
+      RuleLoops<T> loops = {Rule::kSlots.size(), Rule::kIsRowwise, Update,     \
+                            UpdateBySum};                                      \
+      if constexpr (Rule::kIsRowwise) {                                        \
+        loops.add_squares = AddSquares;                                        \
+        loops.add_squares_of_sum = AddSquaresOfSum;                            \
+        loops.update_row_slot = UpdateRowSlot<Rule, Slot>;                     \
+      }                                                                        \
+      return loops;                                                            \
+    }                                                                          \
+    static constexpr RuleLoops<T> kLoops = Loops();                            \
   }
 
 TF_SYNCREP_DEFINE_RULE_LOOPS(BaselineLoops, );
@@ -155,15 +151,8 @@ TF_SYNCREP_DEFINE_RULE_LOOPS(Avx512Loops, TF_SYNCREP_TARGET_AVX512);
 
 template <typename Rule, typename T>
 const RuleLoops<T>& RuleLoopsFor(CpuLevel level) {
-  switch (level) {
-    case CpuLevel::kAvx512:
-      return Avx512Loops<Rule, T>::kLoops;
-    case CpuLevel::kAvx2:
-      return Avx2Loops<Rule, T>::kLoops;
-    case CpuLevel::kBaseline:
-      break;
-  }
-  return BaselineLoops<Rule, T>::kLoops;
+  return OfLevel(level, BaselineLoops<Rule, T>::kLoops,
+                 Avx2Loops<Rule, T>::kLoops, Avx512Loops<Rule, T>::kLoops);
 }
 
 // A rule's loops are made here, in a file without TensorFlow's headers.

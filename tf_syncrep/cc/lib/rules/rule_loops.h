@@ -57,22 +57,15 @@ struct RuleLoops {
   bool is_rowwise = false;
 
   // Updates `size` elements by their gradient; `of_row` is what update_row_slot
-  // has returned.
+  // has returned. With `draws` var is rounded stochastically; other types than
+  // Half and BFloat16 ignore them.
   void (*update)(const void* rule, int64_t size, Slot of_row, const T* grad,
-                 T* var, Slot* slot0, Slot* slot1) = nullptr;
+                 T* var, Slot* slot0, Slot* slot1,
+                 const RowDraws* draws) = nullptr;
   // Does the same with a gradient that is the sum of several.
   void (*update_by_sum)(const void* rule, int64_t size, Slot of_row,
-                        const Slot* sum, T* var, Slot* slot0,
-                        Slot* slot1) = nullptr;
-
-  // These do the same, and round var stochastically. They are null if T is not
-  // rounded.
-  void (*update_rounded)(const void* rule, int64_t size, Slot of_row,
-                         const T* grad, T* var, Slot* slot0, Slot* slot1,
-                         const RowDraws& draws) = nullptr;
-  void (*update_rounded_by_sum)(const void* rule, int64_t size, Slot of_row,
-                                const Slot* sum, T* var, Slot* slot0,
-                                Slot* slot1, const RowDraws& draws) = nullptr;
+                        const Slot* sum, T* var, Slot* slot0, Slot* slot1,
+                        const RowDraws* draws) = nullptr;
 
   // These belong to rules that are rowwise, and are null for others. The first
   // two add the squares of `size` elements to `lanes`, which has kSquareLanes

@@ -34,7 +34,6 @@ constexpr int64_t kSortedAtOnce = 8192;
 // most so many stripes.
 constexpr int64_t kKeysAtOnce = 64;
 constexpr int kStripesAtOnce = 16;
-// How many rows of a gradient are prefetched ahead.
 constexpr int64_t kRowsAhead = 16;
 
 int NumStripeBits(int64_t capacity) {

@@ -32,7 +32,6 @@ class InitialValues {
   InitialValues(InitialKind kind, double first, double second, uint64_t seed,
                 std::string_view table);
 
-  // Sets the vector of a key.
   template <typename T>
   void Draw(int64_t key, int64_t width, T* vector) const;
 

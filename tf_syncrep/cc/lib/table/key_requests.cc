@@ -6,8 +6,7 @@
 #include <utility>
 
 #include "tf_syncrep/cc/lib/read_once.h"
-#include "tf_syncrep/cc/lib/rows/bucket_places.h"
-#include "tf_syncrep/cc/lib/rows/feature_ranges.h"
+#include "tf_syncrep/cc/lib/rows/row_order.h"
 #include "tf_syncrep/cc/lib/table/key_hash.h"
 
 namespace tf_syncrep {

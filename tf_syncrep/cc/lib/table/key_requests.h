@@ -7,15 +7,13 @@
 #include <vector>
 
 #include "tf_syncrep/cc/lib/array.h"
+#include "tf_syncrep/cc/lib/rows/feature_ranges.h"
 #include "tf_syncrep/cc/lib/sharder.h"
 
 namespace tf_syncrep {
 
-// The ids of one feature, all of which are keys of a table.
-struct FeatureKeys {
-  const int32_t* ids32;  // null if ids are int64
-  const int64_t* ids64;
-  int64_t size;
+// All of them are keys of a table.
+struct FeatureKeys : IdsOfFeature {
   int32_t table;
 };
 

@@ -35,7 +35,6 @@ class KeySegment {
  public:
   explicit KeySegment(int64_t number) : number_(number) {}
 
-  // Returns the row of a key, or -1.
   TF_SYNCREP_ALWAYS_INLINE int32_t Find(uint64_t hash, int64_t key,
                                         const int64_t* keys) const;
 
@@ -43,7 +42,6 @@ class KeySegment {
   // Find() will look at, or -1 if there is none.
   TF_SYNCREP_ALWAYS_INLINE int32_t Guess(uint64_t hash) const;
 
-  // Prefetches the memory that Guess() reads.
   TF_SYNCREP_ALWAYS_INLINE void PrefetchBucket(uint64_t hash) const {
     Prefetch<PrefetchFor::kReading>(
         buckets_.get() + KeyBucket(hash, num_buckets_), sizeof(Bucket));
@@ -61,7 +59,6 @@ class KeySegment {
   // Removes a row. Returns false if it is not there.
   bool Erase(uint64_t hash, int32_t row);
 
-  // Removes all rows.
   void Clear();
 
   int64_t size() const { return size_; }

@@ -54,7 +54,6 @@ class NewRows {
                          bool were_seen = true);
 
  private:
-  // The rows of a table.
   struct Taken {
     int64_t table;
     int64_t end;    // where its keys end

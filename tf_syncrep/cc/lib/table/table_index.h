@@ -38,7 +38,6 @@ class TableIndex {
     return initial_values_[i];
   }
 
-  // The number of rows of all tables together.
   int64_t num_rows() const { return num_rows_; }
 
   // The time of keys that are used now: the number of the first update after

@@ -68,11 +68,9 @@ class TableMaintenance {
   [[nodiscard]] bool Change(const TableColumns& columns, const void* vectors,
                             const std::function<void(int64_t)>& reset_slots);
 
-  // How many rows of each table it has evicted.
   const std::vector<int64_t>& num_evicted() const { return num_evicted_; }
 
  private:
-  // What GoOn() does next.
   enum class Phase : uint8_t { kWait, kSettle, kTake, kFree, kPlan, kEvict };
 
   // Settles some rows. Returns whether there may be more.

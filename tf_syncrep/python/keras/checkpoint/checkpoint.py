@@ -13,17 +13,17 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from tf_syncrep.python.checkpoint.arguments import (
-    Options,
-    check_queues,
-    check_state,
-)
 from tf_syncrep.python.checkpoint.contents import Contents
 from tf_syncrep.python.checkpoint.directory import Directory
-from tf_syncrep.python.checkpoint.engine import Engine, Saving
+from tf_syncrep.python.checkpoint.engine import Engine, Options, Saving
 from tf_syncrep.python.checkpoint.function_calls import FunctionCalls
-from tf_syncrep.python.checkpoint.queues import restore_queues, states_of
 from tf_syncrep.python.checkpoint.run import Run
+from tf_syncrep.python.checkpoint.state import (
+    check_queues,
+    check_state,
+    restore_queues,
+    states_of,
+)
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.checkpoint.contents import contents_of
 from tf_syncrep.python.keras.checkpoint.position import Position
@@ -315,10 +315,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         self._loss = (logs or {}).get("loss", 0.0)
 
     def _end_run(self) -> None:
-        """Writes the last checkpoint of a run of `fit`, and logs its failure.
-
-        Raises Exception: the checkpoint was not written, and `raise_at_end` is set.
-        """
+        """Writes the last checkpoint of a run of `fit`, and logs its failure."""
         model = self._model_or_raise
         clear_initial_position(model)
         if self.saving is not None:
@@ -352,11 +349,11 @@ class Checkpoint(tf.keras.callbacks.Callback):
                 position.epoch,
             )
             return
-        of_others = " Metrics of this epoch will be those of its other steps."
+        of_rest = " Metrics of this epoch will be those of its steps from here on."
         print(
             f"Training goes on from {path}, in {position.describe(epochs, steps)}: "
             f"{self._run.progress.lost_since(self._manifest, position.num_steps)}."
-            f"{of_others if position.step else ''}",
+            f"{of_rest if position.step else ''}",
             flush=True,
         )
 

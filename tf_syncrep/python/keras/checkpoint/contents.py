@@ -46,7 +46,7 @@ from tf_syncrep.python.keras.optimizer_slots import (
 from tf_syncrep.python.keras.parts import optimizers_of
 from tf_syncrep.python.keras.tables.fixed_tables import Tables
 from tf_syncrep.python.keras.tables.growing.dynamic_tables import DynamicTables
-from tf_syncrep.python.keras.tables.row_slots import RowSlot, row_slots
+from tf_syncrep.python.keras.tables.row_slots import row_slots
 from tf_syncrep.python.keras.tables.stacked_tables import (
     StackedTables,
     tables_with,
@@ -77,11 +77,10 @@ def contents_of(model: Any, with_optimizers: bool = True) -> Contents:
         for key, found in slots_by_variable(optimizer, variables).items():
             slots.setdefault(key, {}).update(found)
     renamed = _names_by_order(model)
-    of_rows: dict[int, list[RowSlot]] = {}
     for tables in tables_with(DynamicTables, [compat.native(v) for v in variables]):
-        of_rows |= row_slots(optimizers, tables)
+        row_slots(optimizers, tables)  # which refuses what could not be restored
     trained = {id(compat.native(v)) for v in model.trainable_variables}
-    _add_variables(contents, variables, renamed, slots, of_rows, trained)
+    _add_variables(contents, variables, renamed, slots, trained)
     states = list(trainer.random_states(model))
     for name, (_, state) in _by_name(
         states, lambda x: renamed.get(x[0].name, x[0].name)
@@ -109,7 +108,6 @@ def _add_variables(
     variables: Sequence[Any],
     renamed: Mapping[str, str],
     slots: Any,
-    of_rows: Any,
     trained: Container[int],
 ) -> None:
     """Adds variables; tables are added in the place of their first part."""
@@ -135,42 +133,41 @@ def _add_variables(
         keys[x] = name
     for owner, keys in named.values():
         if isinstance(owner, Tables):
-            _add_slabs(contents, owner, keys, slots)
+            _add_slabs(contents, owner, keys, slots, trained)
         elif isinstance(owner, DynamicTables):
             for slab in owner.slabs:
-                _add_dynamic_slab(contents, owner, slab, keys, slots, of_rows)
+                _add_dynamic_slab(contents, owner, slab, keys, slots, trained)
         else:
             _add_variable(contents, keys[""], owner, slots.get(id(owner), {}))
-            if id(owner) in trained and not is_table(owner):
-                contents.note_weight(keys[""], owner)
+            if id(owner) in trained:
+                contents.weights.append(keys[""])
 
 
 def _add_slabs(
-    contents: Contents, tables: Tables, keys: Mapping[str, str], slots: Any
+    contents: Contents,
+    tables: Tables,
+    keys: Mapping[str, str],
+    slots: Any,
+    trained: Container[int],
 ) -> None:
     """Adds the parts of tables, with a key for each table."""
     for slab in tables.slabs:
         for part_number, part in enumerate(tables.parts(slab)):
-            of_part = slots.get(id(part), {})
-            by_rows = {k: v for k, v in of_part.items() if are_rows(v, part)}
+            by_rows, others = _by_rows(slots.get(id(part), {}), part)
             pieces = []
             for piece in slab.parts(part_number):
                 name = keys[piece.table.name]
                 names = (name, *(f"slots/{kind}/{name}" for kind in by_rows))
+                if id(part) in trained:
+                    contents.weights.append(name)
                 first = (part_number - slab.first_row(piece.table)) % slab.num_parts
                 vocabulary = piece.table.vocabulary_size
                 pieces.append(
                     Piece(first, piece.num_rows, slab.num_parts, vocabulary, names)
                 )
             contents.add_group([part, *by_rows.values()], pieces)
-            for kind, slot in of_part.items():
-                if kind not in by_rows:
-                    names = tuple(
-                        f"slots/{kind}/{keys[table.name]}" for table in slab.tables
-                    )
-                    contents.add_of_part(
-                        OfPart(slot, names, part_number, slab.num_parts)
-                    )
+            names = [keys[table.name] for table in slab.tables]
+            _add_of_part(contents, others, names, part_number, slab.num_parts)
 
 
 def _add_dynamic_slab(
@@ -179,15 +176,16 @@ def _add_dynamic_slab(
     slab: DynamicSlab,
     keys: Mapping[str, str],
     slots: Any,
-    of_rows: Any,
+    trained: Container[int],
 ) -> None:
     """Adds the parts of tables that grow, with a key for each table."""
     parts = tables.parts(slab)
-    groups = []
-    for part in parts:
-        by_kind = {slot.kind: slot.variable for slot in of_rows[id(part.vectors)]}
-        groups.append((part.vectors, part.keys, part.uses, *by_kind.values()))
-    kinds = list(dict.fromkeys(slot.kind for slot in of_rows[id(parts[0].vectors)]))
+    divided = [_by_rows(slots.get(id(x.vectors), {}), x.vectors) for x in parts]
+    groups = [
+        (part.vectors, part.keys, part.uses, *by_rows.values())
+        for part, (by_rows, _) in zip(parts, divided, strict=True)
+    ]
+    kinds = list(divided[0][0])
     keyed = {}
     for table in slab.tables:
         name = keys[table.name]
@@ -211,17 +209,19 @@ def _add_dynamic_slab(
             functools.partial(dynamic_lookup.owners, num_parts=slab.num_parts),
         )
         contents.keyed_tables.append(keyed[table.name])
-    for part_number, (part, group) in enumerate(zip(parts, groups, strict=True)):
+    for part_number, group in enumerate(groups):
         pieces = []
         for table in slab.tables:
             names = keyed[table.name].part_names(part_number)
+            if id(group[0]) in trained:
+                contents.weights.append(names[0])
             room = slab.capacity(table)
             pieces.append(Piece(0, room, 1, room, names, uses=2))
         contents.add_group(group, pieces)
-        for kind, slot in slots.get(id(part.vectors), {}).items():
-            if kind not in kinds:
-                names = tuple(f"slots/{kind}/{keys[x.name]}" for x in slab.tables)
-                contents.add_of_part(OfPart(slot, names, part_number, slab.num_parts))
+        names = [keys[table.name] for table in slab.tables]
+        _add_of_part(
+            contents, divided[part_number][1], names, part_number, slab.num_parts
+        )
 
 
 def _nothing() -> None:
@@ -229,7 +229,7 @@ def _nothing() -> None:
 
 
 def _add_variable(contents: Contents, name: str, variable: Any, slots: Any) -> None:
-    by_rows = {k: v for k, v in slots.items() if are_rows(v, variable)}
+    by_rows, others = _by_rows(slots, variable)
     named = {name: variable, **{f"slots/{k}/{name}": v for k, v in by_rows.items()}}
     if is_table(variable):
         piece = whole_piece(variable.shape[0], list(named))
@@ -237,11 +237,30 @@ def _add_variable(contents: Contents, name: str, variable: Any, slots: Any) -> N
     else:
         for key, value in named.items():
             contents.add_whole(key, value)
+    # They are saved as those of one part, since Keras' own layer has such a variable,
+    # too.
+    _add_of_part(contents, others, [name], 0, 1)
+
+
+def _by_rows(slots: Mapping[str, Any], variable: Any) -> list[dict[str, Any]]:
+    """Divides the slots of a variable into those with its rows, and all others."""
+    return [
+        {kind: x for kind, x in slots.items() if are_rows(x, variable) == has_rows}
+        for has_rows in (True, False)
+    ]
+
+
+def _add_of_part(
+    contents: Contents,
+    slots: Mapping[str, Any],
+    names: Sequence[str],
+    part_number: int,
+    num_parts: int,
+) -> None:
+    """Adds slots without rows of a part of tables with these names."""
     for kind, slot in slots.items():
-        if kind not in by_rows:
-            # It is saved as that of one part, since Keras' own layer has such a
-            # variable, too.
-            contents.add_of_part(OfPart(slot, (f"slots/{kind}/{name}",), 0, 1))
+        of_tables = tuple(f"slots/{kind}/{name}" for name in names)
+        contents.add_of_part(OfPart(slot, of_tables, part_number, num_parts))
 
 
 def _variables_of(model: Any) -> list[Any]:

@@ -32,10 +32,7 @@ class Position:
         return {"epoch": self.epoch, "step": step, "steps": self._steps_before + step}
 
     def restore(self, state: Mapping[str, Any], num_steps: int | None) -> None:
-        """Goes to the position at which a checkpoint was written.
-
-        `num_steps`: how many steps an epoch has, if known.
-        """
+        """Goes to the position at which a checkpoint was written."""
         self.epoch, self.step = state["epoch"], state["step"]
         self._steps_before = state["steps"] - self.step
         if num_steps and self.step >= num_steps:

@@ -55,6 +55,7 @@ if IS_KERAS_3:
             "_initial_epoch",
             "_loss_tracker",
         ],
+        tf.keras.Sequential: ["_layers"],
     }
 else:
     _NAMES |= {

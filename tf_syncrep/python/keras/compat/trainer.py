@@ -46,6 +46,18 @@ def layers_of(model: Any) -> list[Any]:
     return list(model._flatten_layers())
 
 
+def forget_inputs_of_failed_builds(model: Any) -> None:
+    """Lets each `Sequential` that is not built be built for another shape.
+
+    Private in Keras 3: `build` puts an input layer in front, and leaves it if it fails.
+    One that the user has put there builds the model at once.
+    """
+    if IS_KERAS_3:
+        for layer in layers_of(model):
+            if isinstance(layer, tf.keras.Sequential) and not layer.built:
+                layer._layers = layer.layers  # without the input layer
+
+
 @contextlib.contextmanager
 def functions_set_aside(model: Any) -> Iterator[None]:
     """Makes a model trace its steps anew, and forget these functions in the end."""
@@ -151,11 +163,13 @@ def each_callback(callbacks: Any) -> list[Any]:
 def with_callbacks(
     model: Any, callbacks: Any, before: Sequence[Any] = (), behind: Sequence[Any] = ()
 ) -> Any:
-    """Adds callbacks to those of `fit`.
+    """Adds callbacks, if there are any to add, to those of `fit`.
 
     A CallbackList notes which hooks its callbacks have when it is made, so that one
     that is added later would not be called, and another one is made.
     """
+    if not (before or behind):
+        return callbacks
     every = [*before, *each_callback(callbacks), *behind]
     if not isinstance(callbacks, tf.keras.callbacks.CallbackList):
         return every

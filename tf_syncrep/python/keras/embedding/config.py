@@ -18,10 +18,6 @@ COMBINERS = ("sum", "mean", "sqrtn", None)
 _PLACEMENTS = ("auto", "default_device")
 
 
-def _default_initializer() -> Any:
-    return tf.keras.initializers.VarianceScaling(mode="fan_out")
-
-
 @dataclasses.dataclass
 class TableConfig:
     """A table of embeddings, which several features may share.
@@ -63,7 +59,9 @@ class TableConfig:
     name: str
     vocabulary_size: int | Dynamic
     embedding_dim: int
-    initializer: Any = dataclasses.field(default_factory=_default_initializer)
+    initializer: Any = dataclasses.field(
+        default_factory=lambda: tf.keras.initializers.VarianceScaling(mode="fan_out")
+    )
     optimizer: Any = None
     combiner: str | None = "mean"
     placement: str = "auto"
@@ -196,9 +194,10 @@ class FeatureConfig:
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> FeatureConfig:
         """Makes a feature from what `get_config` returned."""
+        table = config["table"]
         return cls(
             config["name"],
-            TableConfig.from_config(config["table"]),
+            TableConfig.from_config(table) if isinstance(table, dict) else table,
             _as_tuple(config["input_shape"]),
             _as_tuple(config["output_shape"]),
         )

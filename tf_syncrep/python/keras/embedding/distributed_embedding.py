@@ -221,24 +221,19 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
     def _lay_out(self, num_parts):
         """Returns the tables of fixed size, and those that grow."""
         dtype = tf.as_dtype(self.variable_dtype).name
-        dynamic = {
-            table.name: table.vocabulary_size
-            for table in self._features.tables
-            if isinstance(table.vocabulary_size, Dynamic)
-        }
-        tables = []
+        dynamic, tables = {}, []
         for table in self._features.tables:
-            size, grows = table.vocabulary_size, False
+            size = table.vocabulary_size
             if isinstance(size, Dynamic):
-                size, grows = size.max_rows, True
+                dynamic[table.name] = size
             own = self._features.own_optimizers.get(table.name)
             tables.append(
                 layout.Table(
                     table.name,
-                    size,
+                    size.max_rows if isinstance(size, Dynamic) else size,
                     table.embedding_dim,
                     dtype,
-                    grows,
+                    isinstance(size, Dynamic),
                     own,
                     table.trainable,
                 )
@@ -267,10 +262,9 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
             self.add_weight,
             {
                 name: row_initializer(
-                    by_name[name].initializer, name, size.max_rows, table.width
+                    by_name[name].initializer, name, table.vocabulary_size, table.width
                 )
-                for name, size in self._growing.sizes.items()
-                for table in [self._growing.by_name[name]]
+                for name, table in self._growing.by_name.items()
             },
         )
         if self._tables.slabs:
@@ -318,11 +312,7 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
         ]
         vectors: list[Any] = [None] * len(asked)
         for tables in (self._tables, self._growing):
-            places = [i for i, x in enumerate(asked) if x.table.name in tables.by_name]
-            found = tables.look_up(
-                [asked[i] for i in places], bool(training), self._transfer_dtype
-            )
-            for i, x in zip(places, found, strict=True):
+            for i, x in tables.look_up(asked, bool(training), self._transfer_dtype):
                 vectors[i] = tf.cast(x, self.compute_dtype)
         for i, (feature, x) in enumerate(zip(asked, ids, strict=True)):
             if feature.combiner is None and is_ragged(x):
@@ -452,12 +442,10 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
 
         def features_of(structure):
             if isinstance(structure, dict):
-                if isinstance(structure.get("table"), int):
-                    return FeatureConfig(
-                        structure["name"],
-                        tables[structure["table"]],
-                        structure["input_shape"] and tuple(structure["input_shape"]),
-                        structure["output_shape"] and tuple(structure["output_shape"]),
+                number = structure.get("table")
+                if isinstance(number, int):
+                    return FeatureConfig.from_config(
+                        {**structure, "table": tables[number]}
                     )
                 return {name: features_of(x) for name, x in structure.items()}
             found = map(features_of, structure)

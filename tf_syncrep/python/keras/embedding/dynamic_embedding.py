@@ -98,7 +98,7 @@ class DynamicEmbedding(GrowingLayer, tf.keras.layers.Layer):
         served = self._growing.served is not None
         ids = as_keys(inputs, f"layer {self.name!r}", served)
         asked = [lookup.Feature(self.name, self._growing.by_name[self.name], ids)]
-        (vectors,) = self._growing.look_up(asked, bool(training))
+        ((_, vectors),) = self._growing.look_up(asked, bool(training))
         return tf.cast(vectors, self.compute_dtype)
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:

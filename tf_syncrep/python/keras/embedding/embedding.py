@@ -203,7 +203,7 @@ class Embedding(tf.keras.layers.Embedding):
         asked = [lookup.Feature(self.name, self._tables.by_name[_NAME], ids)]
         # It is not known whether a gradient will be asked for. In one process stock ops
         # serve both cases well.
-        (vectors,) = self._tables.look_up(asked, training=False)
+        ((_, vectors),) = self._tables.look_up(asked, training=False)
         return tf.cast(vectors, self.compute_dtype)
 
     def save_own_variables(self, store: Any) -> None:

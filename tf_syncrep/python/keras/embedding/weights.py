@@ -133,7 +133,8 @@ class _GrowingTable(_Variable):
         self._tables.checked(self._name, (keys, vectors))
 
     def write(self, *arrays: np.ndarray) -> None:
-        self._tables.restore(self._name, *arrays)
+        keys, uses, vectors = arrays
+        self._tables.restore(self._name, keys, uses, vectors)
 
 
 def _instead_of(stock, ours):
@@ -147,7 +148,9 @@ def _instead_of(stock, ours):
             for slab in tables.slabs:
                 first = id(compat.native(tables.trained(slab)[0]))
                 if isinstance(tables, DynamicTables):
-                    of_slabs[first] = [_GrowingTable(tables, x) for x in _names(slab)]
+                    of_slabs[first] = [
+                        _GrowingTable(tables, table.name) for table in slab.tables
+                    ]
                 elif isinstance(tables, Tables):
                     of_slabs[first] = [_Slab(tables, slab)]
         if all(of_slabs.values()):  # No slab is in several variables.
@@ -156,10 +159,6 @@ def _instead_of(stock, ours):
         return ours([x for several in found for x in several], *args, **kwargs)
 
     return method
-
-
-def _names(slab):
-    return [table.name for table in slab.tables]
 
 
 def _get(variables):

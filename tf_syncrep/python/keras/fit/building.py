@@ -93,6 +93,7 @@ def _trace_on_either(
         # It may be any error of the user's code; if it comes again, it is raised.
         with contextlib.suppress(Exception):
             return _trace(model, step, lambda: _placeholders(specs))
+        trainer.forget_inputs_of_failed_builds(model)
     batch = first_batch()
     return _trace(model, step, lambda: batch)
 

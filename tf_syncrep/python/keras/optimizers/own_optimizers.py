@@ -17,7 +17,7 @@ from tf_syncrep.python.keras.optimizers.rules.adam_async import AdamAsync
 from tf_syncrep.python.keras.optimizers.rules.ftrl import FTRL
 from tf_syncrep.python.keras.optimizers.rules.rowwise_adagrad import RowwiseAdagrad
 from tf_syncrep.python.keras.optimizers.rules.sgd import SGD
-from tf_syncrep.python.keras.tables.stacked_tables import slabs_with_own_optimizers
+from tf_syncrep.python.keras.tables.stacked_tables import own_slabs_of
 
 # These lower-case names mean optimizers of this package, whose steps cost only what a
 # batch touches. All other names mean optimizers of Keras.
@@ -46,10 +46,7 @@ class OwnOptimizer:
     """
 
     def __init__(self, given: Any):
-        """Notes which optimizer to make.
-
-        Raises ValueError: it has exclusions, which the one that is made would not have.
-        """
+        """Notes which optimizer to make."""
         if compat.excludes_from_weight_decay(given):
             raise ValueError(
                 "The optimizer of a table is made from a class and configuration, of "
@@ -78,11 +75,7 @@ class OwnOptimizer:
             self._config["learning_rate"] = schedule
 
     def make(self, number: int) -> Any:
-        """Makes an optimizer.
-
-        `number`: a number that is unique within the model, since files need different
-        names for the optimizers' variables.
-        """
+        """Makes an optimizer; files need a `number` that is unique within the model."""
         name = f"table_optimizer_{number}"
         config = dict(self._config)
         if not config or "name" in config:
@@ -150,12 +143,6 @@ def check_one_of_several(optimizer: Any, argument: str, what: str) -> None:
         raise ValueError(
             f"{what} must be one optimizer. Received: {type(optimizer).__name__}"
         )
-
-
-def own_slabs_of(variables: Sequence[Any]) -> list[Any]:
-    """Finds the slab of each variable; None if it has no optimizer of its own."""
-    slabs = slabs_with_own_optimizers()
-    return [slabs.get(id(compat.native(variable))) for variable in variables]
 
 
 def refuse_other_optimizers() -> None:

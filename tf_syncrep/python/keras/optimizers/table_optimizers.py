@@ -12,9 +12,9 @@ from tf_syncrep.python.keras.optimizers.outer_optimizer import OuterOptimizer, u
 from tf_syncrep.python.keras.optimizers.own_optimizers import (
     OwnOptimizer,
     check_one_of_several,
-    own_slabs_of,
 )
 from tf_syncrep.python.keras.optimizers.saved_optimizers import optimizer_from
+from tf_syncrep.python.keras.tables.stacked_tables import own_slabs_of
 
 __all__ = ["TableOptimizers"]
 
@@ -153,10 +153,7 @@ class TableOptimizers(OuterOptimizer):
         return [(x, found[id(x)]) for x in self.all_optimizers()]
 
     def _receive(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-        """Makes an update of each optimizer, or counts a step without a gradient.
-
-        Raises ValueError: a step has several replicas.
-        """
+        """Makes an update of each optimizer, or counts a step without a gradient."""
         strategy = tf.distribute.get_strategy()
         if strategy.num_replicas_in_sync > 1:
             # Each optimizer would reduce its own gradients over the replicas, and
@@ -189,11 +186,7 @@ class TableOptimizers(OuterOptimizer):
         """Loads nothing: the state of each optimizer is loaded as its own."""
 
     def set_weights(self, weights: Sequence[Any]) -> None:
-        """Sets the variables of all optimizers.
-
-        Args:
-            weights: arrays, in the order of `variables`.
-        """
+        """Sets the variables of all optimizers, in the order of `variables`."""
         weights = list(weights)
         for optimizer in self.all_optimizers():
             number = len(list(optimizer.variables))
@@ -234,15 +227,7 @@ class TableOptimizers(OuterOptimizer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """Makes an optimizer from what `get_config` returned.
-
-        Args:
-            config: the arguments by name, with the optimizer serialised.
-            custom_objects: classes by name, for the optimizer.
-
-        Returns:
-            The optimizer, without state.
-        """
+        """Makes an optimizer from what `get_config` returned."""
         optimizer = optimizer_from(config["optimizer"], custom_objects)
         return cls(**{**config, "optimizer": optimizer})
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,6 @@ from tf_syncrep.python.keras.tables.setting import (
 )
 from tf_syncrep.python.keras.tables.stacked_tables import (
     CASTING,
-    PartsBySlab,
     StackedTables,
     chunks,
     note_made,
@@ -30,11 +29,6 @@ from tf_syncrep.python.keras.tables.whole_variables import warn_of_whole_variabl
 
 class Tables(StackedTables):
     """Tables of fixed size, in slabs whose parts are variables of a layer."""
-
-    def __init__(self, slabs: Sequence[layout.Slab], named_by_layer: bool = False):
-        """Makes nothing yet."""
-        super().__init__(slabs, named_by_layer)
-        self._parts = PartsBySlab()
 
     def make(
         self,
@@ -88,12 +82,8 @@ class Tables(StackedTables):
         features: Sequence[lookup.Feature],
         training: bool,
         transfer_dtype: tf.DType | None = None,
-    ) -> list[tf.Tensor]:
-        """Looks features up.
-
-        `transfer_dtype`: dtype in which rows and gradients travel; None for the tables'
-        own.
-        """
+    ) -> Iterator[tuple[int, tf.Tensor]]:
+        """Looks up features of these tables; yields their places with their vectors."""
 
         def look_up_in(slab, of_slab):
             parts = self.parts(slab)
@@ -136,11 +126,7 @@ class Tables(StackedTables):
     def write(
         self, name: str, values: Any, slots: Sequence[tf.Variable] | None = None
     ) -> None:
-        """Sets the values of a table.
-
-        `slots`: the variables to write, as for `read`. Raises ValueError: the values
-        have another shape.
-        """
+        """Sets the values of a table; `slots`: those to write, as for `read`."""
         with being_set:
             self.write_rows(name, self.checked(name, values, slots), 0, 1, slots)
 

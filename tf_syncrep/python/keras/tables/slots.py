@@ -46,10 +46,7 @@ def save(optimizer: Any, store: Any) -> bool:
 
 
 def load(optimizer: Any, store: Any) -> bool:
-    """Loads what `save` has saved.
-
-    Returns whether the store has exactly these arrays; if not, nothing was loaded.
-    """
+    """Loads what `save` has saved; returns False if the store has other arrays."""
     trained = trained_by(optimizer)
     # Slots of Keras' own layer, in whose place an Embedding may be, are numbered.
     several = [

@@ -4,38 +4,24 @@ from __future__ import annotations
 
 import functools
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.builds import before_builds
 from tf_syncrep.python.keras.tables.row_slots import refuse_unfit
 from tf_syncrep.python.keras.tables.stacked_tables import StackedTables, all_made
 
-# The optimizers that were built with a part of tables, by the tables.
-_trainers: weakref.WeakKeyDictionary[StackedTables, weakref.WeakSet[Any]] = (
-    weakref.WeakKeyDictionary()
-)
 # An optimizer may be built while another thread asks.
 _lock = threading.Lock()
 
 
-def note_trainers(tables: StackedTables) -> None:
-    """Notes the optimizers that will be built to train tables.
-
-    One whose slots of a row cannot begin anew is refused then.
-    """
-    _trainers[tables] = weakref.WeakSet()
-    before_builds(note_trainer)
-
-
-def trainers_of(tables: StackedTables) -> list[Any]:
+def trainers_of(*several: StackedTables) -> list[Any]:
     """Returns the optimizers that were built to train tables, and ours around them."""
     with _lock:
-        return list(_trainers.get(tables, ()))
+        found = {id(x): x for tables in several for x in tables.trainers or ()}
+    return list(found.values())
 
 
 def give_other_keys(tables: StackedTables, give: Callable[[], None]) -> None:
@@ -60,9 +46,8 @@ def note_trainer(optimizer: Any, variables: Sequence[Any]) -> None:
     """
     built_with = {id(compat.native(variable)) for variable in variables}
     for tables in all_made():
-        trainers = _trainers.get(tables)  # None of tables of fixed size
         parts = {id(compat.native(part)) for part in tables.all_trained()}
-        if trainers is not None and parts & built_with:
+        if tables.trainers is not None and parts & built_with:
             refuse_legacy(
                 optimizer,
                 "An optimizer of tables that grow must not be one of "
@@ -71,7 +56,7 @@ def note_trainer(optimizer: Any, variables: Sequence[Any]) -> None:
             )
             refuse_unfit(optimizer)
             with _lock:
-                trainers.add(optimizer)
+                tables.trainers.add(optimizer)
 
 
 def refuse_legacy(optimizer: Any, rule: str) -> None:

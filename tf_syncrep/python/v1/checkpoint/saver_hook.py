@@ -12,14 +12,10 @@ import tensorflow as tf
 from tensorflow.compat.v1 import logging
 
 from tf_syncrep.python.base import said_waits
-from tf_syncrep.python.checkpoint.arguments import (
-    Options,
-    check_queues,
-)
 from tf_syncrep.python.checkpoint.directory import Directory
-from tf_syncrep.python.checkpoint.engine import Engine, Saving
-from tf_syncrep.python.checkpoint.queues import restore_queues, states_of
+from tf_syncrep.python.checkpoint.engine import Engine, Options, Saving
 from tf_syncrep.python.checkpoint.run import Run
+from tf_syncrep.python.checkpoint.state import check_queues, restore_queues, states_of
 from tf_syncrep.python.ops import sync_gate_ops
 from tf_syncrep.python.v1.checkpoint.contents import contents_of_graph
 from tf_syncrep.python.v1.checkpoint.session_calls import SessionCalls
@@ -94,8 +90,11 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
     Raises:
         ValueError: an argument is out of range, or `checkpoint_dir` is a file. In
             `begin`: the chief cannot write to it, the graph has such a hook already,
-            or a variable has parts that are not ranges of rows. When its session is
-            created: a parameter server cannot write to it, or writes elsewhere.
+            there is no global step, or a variable has parts that are not ranges of
+            rows. When its session is created: a parameter server cannot write to it, or
+            writes elsewhere, or the newest checkpoint is of another graph.
+        Exception: when its session is created, there are checkpoints, but none is
+            whole; the message says what is wrong with each.
     """
 
     def __init__(
@@ -129,13 +128,7 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         self._beginning: threading.Thread | None = None
 
     def begin(self) -> None:
-        """Builds the ops.
-
-        Raises:
-            ValueError: there is no global step, the graph has such a hook already, a
-                variable has parts that are not ranges of rows, or the chief cannot
-                write to the folder.
-        """
+        """Builds the ops, and checks what the class says of `begin`."""
         self._global_step = tf.compat.v1.train.get_global_step()
         if self._global_step is None:
             raise ValueError(
@@ -171,17 +164,7 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
             optimizer.before_opening(self._restore)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Restores the newest checkpoint, or waits until the chief has restored it.
-
-        Args:
-            session: the new session.
-            coord: its coordinator.
-
-        Raises:
-            ValueError: the newest checkpoint is of another graph.
-            Exception: there are checkpoints, but none is whole; the message says what
-                is wrong with each.
-        """
+        """Restores the newest checkpoint, or waits until the chief has restored it."""
         if self._is_chief:
             self._restore(session)
         else:
@@ -195,23 +178,14 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
                     coord.wait_for_stop(_ASK_SECS)
 
     def before_run(self, run_context: Any) -> Any:
-        """Asks for the global step.
-
-        Args:
-            run_context: unused.
-        """
+        """Asks for the global step."""
         del run_context
         if self._is_chief:
             return tf.compat.v1.train.SessionRunArgs(self._step)
         return None
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Begins a checkpoint if it is time.
-
-        Args:
-            run_context: unused.
-            run_values: the results of the run, among them the global step.
-        """
+        """Begins a checkpoint if it is time."""
         del run_context
         if not self._is_chief:
             return
@@ -233,14 +207,7 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
                 self._beginning.join()
 
     def end(self, session: Any) -> None:
-        """Writes a last checkpoint, of the end of the training.
-
-        Args:
-            session: the session, before it is closed.
-
-        Raises:
-            Exception: the checkpoint was not written, and `raise_at_end` is set.
-        """
+        """Writes a last checkpoint, of the end of the training."""
         if not self._is_chief:
             return
         optimizer = self._optimizer

@@ -35,11 +35,7 @@ class SessionCalls:
     """
 
     def __init__(self, saver: Any):
-        """Builds nothing yet.
-
-        `saver`: a `tf.compat.v1.train.Saver` of the variables that are not written row
-        by row; None if there are none.
-        """
+        """Builds nothing yet; the Saver is of what is not written row by row."""
         self.session: Any = None
         self._contents: Contents | None = None
         self._saver = saver

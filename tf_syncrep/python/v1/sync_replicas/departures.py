@@ -50,10 +50,7 @@ class Departures:
         gate_device: str,
         worker_device: str,
     ):
-        """Notices the sessions of a graph from now on.
-
-        `graph`: the optimizer's graph; no reference to it is kept.
-        """
+        """Notices the sessions of a graph from now on, and keeps no reference to it."""
         with tf.Graph().as_default() as self._graph:
             with tf.device(worker_device):
                 worker = make_worker()

@@ -12,13 +12,16 @@ import tensorflow as tf
 from tf_syncrep.python.base import messages
 from tf_syncrep.python.ops import sync_gate_ops
 from tf_syncrep.python.sync import gate_placement, gradient_checks, gradient_transfers
-from tf_syncrep.python.sync.contribution import push_and_commit
-from tf_syncrep.python.sync.gradient_accumulators import kind_of, make_accumulator
+from tf_syncrep.python.sync.gradient_accumulators import (
+    kind_of,
+    make_accumulator,
+    push_and_commit,
+)
 from tf_syncrep.python.sync.gradients import flatten
 from tf_syncrep.python.v1.sync_replicas import client
 from tf_syncrep.python.v1.sync_replicas.chief_queue_runner import ChiefQueueRunner
 from tf_syncrep.python.v1.sync_replicas.departures import Departures
-from tf_syncrep.python.v1.sync_replicas.update import Update
+from tf_syncrep.python.v1.sync_replicas.update import kept_for_checkpoints, waits_for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,14 +50,8 @@ class SyncReplicasOps:
     """
 
     def __init__(self, settings: Settings, grads_and_vars, global_step):
-        """Builds the ops in the default graph.
-
-        `grads_and_vars`: pairs of a gradient, or None, and a variable.
-        """
+        """Builds the ops in the default graph; a gradient may be None."""
         self._settings = settings
-        self._update = Update(
-            settings.optimizer, settings.variable_averages is not None
-        )
         self._global_step = global_step
         self._make_local_variables()
         self._make_gate(grads_and_vars)
@@ -158,10 +155,14 @@ class SyncReplicasOps:
             with tf.device(variable.device):
                 averages.append(accumulator and accumulator.take(quorum))
         variables = [variable for _, variable in grads_and_vars]
-        averages = self._update.kept_for_checkpoints(averages, variables)
+        optimizer = self._settings.optimizer
+        has_moving_averages = self._settings.variable_averages is not None
+        averages = kept_for_checkpoints(
+            optimizer, averages, variables, has_moving_averages
+        )
         with tf.device(self._global_step.device), tf.compat.v1.name_scope(""):
-            with tf.control_dependencies(self._update.waits_for(averages)):
-                update_op = self._settings.optimizer.apply_gradients(
+            with tf.control_dependencies(waits_for(optimizer, averages)):
+                update_op = optimizer.apply_gradients(
                     list(zip(averages, variables, strict=True)), self._global_step
                 )
             with tf.control_dependencies([update_op]):
@@ -286,24 +287,31 @@ class SyncReplicasOps:
             self.close_op = sync_gate_ops.sync_gate_close(self.gate, self._generation())
             self.leave_op = sync_gate_ops.sync_gate_leave(self.gate, *self._worker)
             stop_updater_op = sync_gate_ops.sync_gate_cancel_updater(
-                self.gate, self._generation()
+                self.gate, self._generation(), **sync_gate_ops.NO_WORKER
             )
             fail_updater_op = sync_gate_ops.sync_gate_cancel_updater(
                 self.gate, self._generation(), *self._worker
             )
-        self.chief_queue_runner = self._make_queue_runner(
-            close_op=self.close_op,
-            cancel_op=self.close_op,
-            stop_op=stop_updater_op,
-            fail_op=fail_updater_op,
-        )
-        # The hook closes the gate itself at the end, since its runner also ends when a
-        # session recovers from the loss of a task, and then training goes on.
-        self.hooks_queue_runner = self._make_queue_runner(
-            close_op=tf.no_op(),
-            cancel_op=stop_updater_op,
-            stop_op=stop_updater_op,
-            fail_op=fail_updater_op,
+        # `cancel_op` ends the wait when the coordinator stops, `stop_op` when an error
+        # has stopped it. The hook closes the gate itself at the end, since its runner
+        # also ends when a session recovers from the loss of a task, and training goes
+        # on.
+        self.chief_queue_runner, self.hooks_queue_runner = (
+            ChiefQueueRunner(
+                permit=self._local_permit.read_value(),
+                open_op=self.chief_init_op,
+                stop_op=stop_updater_op,
+                fail_op=fail_updater_op,
+                departures=self.departures,
+                queue=self.gate.op,
+                enqueue_ops=[self._sync_op],
+                close_op=close_op,
+                cancel_op=cancel_op,
+            )
+            for close_op, cancel_op in (
+                (self.close_op, self.close_op),
+                (tf.no_op(), stop_updater_op),
+            )
         )
 
     def _acquire_op(self, *, first: bool | tf.Tensor, worker=None):
@@ -352,25 +360,6 @@ class SyncReplicasOps:
     def _generation(self) -> tf.Tensor:
         """Reads the generation of this replica's permit; 0 before the first."""
         return self._local_permit.read_value()[0]
-
-    def _make_queue_runner(self, close_op, cancel_op, stop_op, fail_op):
-        """Makes a queue runner for the chief's part.
-
-        `cancel_op`: the op to run when the coordinator stops; it has to end the wait.
-        `stop_op`: the op to run instead if an error has stopped the coordinator.
-        `fail_op`: the op to run when an update failed; it has to end its client's wait.
-        """
-        return ChiefQueueRunner(
-            permit=self._local_permit.read_value(),
-            open_op=self.chief_init_op,
-            stop_op=stop_op,
-            fail_op=fail_op,
-            departures=self.departures,
-            queue=self.gate.op,
-            enqueue_ops=[self._sync_op],
-            close_op=close_op,
-            cancel_op=cancel_op,
-        )
 
 
 def _one_of(predicate, device, if_true, if_false) -> tf.Tensor:

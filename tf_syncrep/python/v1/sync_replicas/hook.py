@@ -23,12 +23,7 @@ class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):
     """
 
     def __init__(self, optimizer, is_chief, num_tokens, log_every_n_steps, summary_dir):
-        """Creates the hook; it needs the graph only when the session begins.
-
-        `log_every_n_steps`: how often the chief reports, in its own steps. With None or
-        0 it logs no lines, and writes summaries only at the end. `summary_dir`: the
-        folder for TensorBoard scalars, or None.
-        """
+        """Creates the hook; it needs the graph only when the session begins."""
         self._optimizer = optimizer
         self._is_chief = is_chief
         self._num_tokens = num_tokens
@@ -41,10 +36,7 @@ class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):
         self.stats: dict[str, Any] = {}
 
     def begin(self):
-        """Takes the optimizer's ops from the graph.
-
-        Raises ValueError: `apply_gradients` was not called.
-        """
+        """Takes the optimizer's ops from the graph."""
         optimizer = self._optimizer
         if optimizer._built is None:
             raise ValueError(
@@ -69,10 +61,7 @@ class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):
             self._end_op = self._ops.leave_op
 
     def after_create_session(self, session, coord):
-        """Opens the gate, or waits for its opening, and starts the chief's part.
-
-        Raises RuntimeError: global variables are not initialized.
-        """
+        """Opens the gate, or waits for its opening, and starts the chief's part."""
         session_errors.recover_from_lost_tasks(session)
         uninitialized = session.run(self._ready_for_local_init_op)
         if len(uninitialized):
@@ -85,7 +74,6 @@ class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):
         if self._is_chief:
             for prepare in self._optimizer._before_opening:
                 prepare(session)
-        if self._is_chief:
             session.run(self._local_init_op)
         else:
             self._wait_for_training(session)

@@ -15,8 +15,6 @@ def info(message: str, *args: Any) -> None:
 
     Scripts of v1 usually call `tf.logging.set_verbosity(tf.logging.INFO)`, which has no
     effect on absl. If only TensorFlow's logger shows INFO, it gets the line.
-
-    `message`: a format string, as for `%`.
     """
     v1 = tf.compat.v1.logging
     if logging.get_verbosity() < logging.INFO and v1.get_verbosity() <= v1.INFO:

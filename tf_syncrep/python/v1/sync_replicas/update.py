@@ -31,49 +31,37 @@ _WRITING_ROWS_OF_GRADIENTS_ONLY = (
 )
 
 
-class Update:
-    """Builds the arguments of an update by one optimizer."""
+def waits_for(optimizer: Any, averages) -> list[Any]:
+    """Returns the ops for which an update waits besides its variable's gradient.
 
-    def __init__(self, optimizer: Any, has_moving_averages: bool):
-        self._opt = optimizer
-        self._has_moving_averages = has_moving_averages
+    TensorFlow's Adam decays the moments of all rows by an op that takes no gradient: it
+    would run before there is a gradient, and once too often if none comes.
+    """
+    if type(optimizer) in _WRITING_ROWS_OF_GRADIENTS_ONLY or not any(
+        isinstance(average, tf.IndexedSlices) for average in averages
+    ):
+        return []
+    return flatten([average for average in averages if average is not None])
 
-    def waits_for(self, averages) -> list[Any]:
-        """Returns the ops for which an update waits besides its variable's gradient.
 
-        TensorFlow's Adam decays the moments of all rows by an op that takes no
-        gradient: it would run before there is a gradient, and once too often if none
-        comes.
-        """
-        if self._writes_rows_of_gradients_only or not any(
-            isinstance(average, tf.IndexedSlices) for average in averages
-        ):
-            return []
-        return flatten([average for average in averages if average is not None])
-
-    @property
-    def _writes_rows_of_gradients_only(self) -> bool:
-        return type(self._opt) in _WRITING_ROWS_OF_GRADIENTS_ONLY
-
-    def kept_for_checkpoints(self, averages, variables):
-        """Keeps the rows that an update will overwrite for a checkpoint in progress.
-
-        `averages`: gradients, or None.
-        """
-        # Moving averages change all rows.
-        by_rows = self._writes_rows_of_gradients_only and not self._has_moving_averages
-        kept = []
-        for average, variable in zip(averages, variables, strict=True):
-            if average is None or not is_written_by_rows(variable):
-                kept.append(average)
-                continue
-            is_sparse = isinstance(average, tf.IndexedSlices)
-            rows = average.indices if is_sparse and by_rows else None
-            with tf.device(variable.device):
-                if hasattr(variable, "handle"):
-                    first = checkpoint_ops.checkpoint_keep(variable.handle, rows)
-                else:
-                    first = checkpoint_ops.ref_checkpoint_keep(variable, rows)
-                with tf.control_dependencies([first]):
-                    kept.append(identity(average))
-        return kept
+def kept_for_checkpoints(optimizer: Any, averages, variables, has_moving_averages):
+    """Keeps the rows that an update will overwrite for a checkpoint in progress."""
+    # Moving averages change all rows.
+    by_rows = (
+        type(optimizer) in _WRITING_ROWS_OF_GRADIENTS_ONLY and not has_moving_averages
+    )
+    kept = []
+    for average, variable in zip(averages, variables, strict=True):
+        if average is None or not is_written_by_rows(variable):
+            kept.append(average)
+            continue
+        is_sparse = isinstance(average, tf.IndexedSlices)
+        rows = average.indices if is_sparse and by_rows else None
+        with tf.device(variable.device):
+            if hasattr(variable, "handle"):
+                first = checkpoint_ops.checkpoint_keep(variable.handle, rows)
+            else:
+                first = checkpoint_ops.ref_checkpoint_keep(variable, rows)
+            with tf.control_dependencies([first]):
+                kept.append(identity(average))
+    return kept

@@ -30,9 +30,7 @@ class Adagrad(RuleOptimizer):
     {{rows_and_dtypes}}
 
     Args:
-        learning_rate: a number of at least 0, or a
-            `tf.keras.optimizers.schedules.LearningRateSchedule`; in Keras 3 also a
-            callable without arguments that returns the rate.
+        {{learning_rate}}
         initial_accumulator_value: the initial value of \\(a\\), at least 0.
         epsilon: a number of at least 0, which is added to \\(a\\) under the root.
         {{base_arguments}}

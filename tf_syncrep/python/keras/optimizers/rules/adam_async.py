@@ -66,9 +66,7 @@ class AdamAsync(BaseOptimizer):
     check that the indices are in range.
 
     Args:
-        learning_rate: a number of at least 0, or a
-            `tf.keras.optimizers.schedules.LearningRateSchedule`; in Keras 3 also a
-            callable without arguments that returns the rate.
+        {{learning_rate}}
         beta_1: decay of the moving average of the gradient, in [0, 1).
         beta_2: decay of the moving average of its square, in [0, 1).
         epsilon: a number of at least 0, which is added to the root of \\(v\\); the

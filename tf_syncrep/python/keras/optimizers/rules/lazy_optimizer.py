@@ -41,9 +41,7 @@ class LazyOptimizer(BaseOptimizer):
     kernels that lose none.
 
     Args:
-        learning_rate: a number of at least 0, or a
-            `tf.keras.optimizers.schedules.LearningRateSchedule`; in Keras 3 also a
-            callable without arguments that returns the rate.
+        {{learning_rate}}
         {{base_arguments}}
         name: the optimizer's name; None for the class's.
         stochastic_rounding: round half and bfloat16 variables up or down at random, so

@@ -32,9 +32,7 @@ class SGD(RuleOptimizer):
     {{rows_and_dtypes}}
 
     Args:
-        learning_rate: a number of at least 0, or a
-            `tf.keras.optimizers.schedules.LearningRateSchedule`; in Keras 3 also a
-            callable without arguments that returns the rate.
+        {{learning_rate}}
         momentum: a number in [0, 1].
         nesterov: whether to look one gradient ahead.
         {{base_arguments}}

@@ -96,7 +96,9 @@ class Updater(Rounds):
             for op in (
                 sync_gate_ops.sync_gate_open,
                 sync_gate_ops.sync_gate_drain,
-                sync_gate_ops.sync_gate_cancel_updater,
+                functools.partial(
+                    sync_gate_ops.sync_gate_cancel_updater, **sync_gate_ops.NO_WORKER
+                ),
                 sync_gate_ops.sync_gate_fail,
             )
         )

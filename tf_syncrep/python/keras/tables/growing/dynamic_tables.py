@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,12 +15,12 @@ from tf_syncrep.python.embedding.dynamic_lookup import ServedTable
 from tf_syncrep.python.embedding.layout import DynamicSlab
 from tf_syncrep.python.embedding.lookup import Feature, look_up_by_slab
 from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.builds import before_builds
 from tf_syncrep.python.keras.tables.growing.dynamic import Dynamic, RowInitializer
 from tf_syncrep.python.keras.tables.row_slots import RowSlot, row_slots
 from tf_syncrep.python.keras.tables.setting import being_set, check_numbers, keep
 from tf_syncrep.python.keras.tables.stacked_tables import (
     CASTING,
-    PartsBySlab,
     StackedTables,
     chunks,
     note_made,
@@ -28,7 +28,7 @@ from tf_syncrep.python.keras.tables.stacked_tables import (
 )
 from tf_syncrep.python.keras.tables.trainers import (
     give_other_keys,
-    note_trainers,
+    note_trainer,
     trainers_of,
 )
 from tf_syncrep.python.keras.tables.whole_variables import warn_of_whole_variables
@@ -67,7 +67,10 @@ class Rows(NamedTuple):
 
 
 class DynamicTables(StackedTables):
-    """Tables that grow, stacked into slabs, whose parts are variables of a layer."""
+    """Tables that grow, stacked into slabs, whose parts are variables of a layer.
+
+    `_parts` has each `Part` with Keras' variables.
+    """
 
     kinds = ("", "_keys", "_uses")
 
@@ -81,11 +84,10 @@ class DynamicTables(StackedTables):
         """Makes nothing yet."""
         super().__init__(slabs, named_by_layer)
         self.sizes = dict(sizes)
+        self.trainers = weakref.WeakSet()
         self._layer = weakref.ref(layer)
         # Whether steps went by, since the last maintenance, in which nothing trained.
         self.has_rested = False
-        # Of each part Keras' variables, in the order of `Part`, and the index.
-        self._parts = PartsBySlab()
         #: Whether rows rest, or have rested, since a table was set.
         self.has_released = False
         # The copies that stand in for the tables while a model is traced for serving.
@@ -117,11 +119,7 @@ class DynamicTables(StackedTables):
         add_weight: Callable[..., Any],
         initializers: Mapping[str, RowInitializer],
     ) -> None:
-        """Makes the variables, and beside each part the index that finds rows by key.
-
-        Raises ValueError: the strategy keeps copies of variables in several replicas.
-        Raises tf.errors.ResourceExhaustedError: there is no memory for so many rows.
-        """
+        """Makes the variables, and beside each part an index that finds rows by key."""
         if not self.slabs:
             return
         _refuse_replicas()
@@ -130,7 +128,7 @@ class DynamicTables(StackedTables):
                 self._make_slab(slab, add_weight, initializers)
         note_made(self)
         warn_of_whole_variables()
-        note_trainers(self)
+        before_builds(note_trainer)
 
     def _make_slab(
         self,
@@ -153,7 +151,7 @@ class DynamicTables(StackedTables):
                 uses = _variable(add_weight, slab, part_number, "_uses", (2,), "int32")
             with tf.init_scope(), tf.device(native.device):
                 index = self._index(slab, initializers)
-            parts.append((vectors[part_number], keys, uses, index))
+            parts.append(Part(vectors[part_number], keys, uses, index))
         self._parts[slab.name] = parts
 
     def _index(
@@ -161,7 +159,6 @@ class DynamicTables(StackedTables):
     ) -> tf.Tensor:
         tables = []
         for table in slab.tables:
-            initializer = initializers[table.name]
             admit = self.sizes[table.name].admit
             tables.append(
                 table_ops.IndexedTable(
@@ -169,9 +166,7 @@ class DynamicTables(StackedTables):
                     slab.first_row(table),
                     slab.capacity(table),
                     1 if admit is None else admit.n,
-                    initializer.seed,
-                    initializer.kind,
-                    (initializer.first, initializer.second),
+                    *initializers[table.name],
                 )
             )
         return table_ops.table_index(tables, counted=True)
@@ -179,21 +174,21 @@ class DynamicTables(StackedTables):
     def parts(self, slab: DynamicSlab) -> list[Part]:
         """Returns the variables and the index of each part of a slab."""
         return [
-            Part(*map(compat.native, variables), index)
-            for *variables, index in self._parts[slab.name]
+            Part(*map(compat.native, part[:3]), part.index)
+            for part in self._parts[slab.name]
         ]
 
     def trained(self, slab: DynamicSlab) -> list[Any]:
         """Returns the variables with a slab's vectors, as Keras has them."""
-        return [vectors for vectors, *_ in self._parts[slab.name]]
+        return [part.vectors for part in self._parts[slab.name]]
 
     def all_variables(self) -> list[Any]:
         """Returns all variables, as Keras has them: parts' vectors, keys and uses."""
         return [
             variable
             for slab in self.slabs
-            for *variables, _ in self._parts[slab.name]
-            for variable in variables
+            for part in self._parts[slab.name]
+            for variable in part[:3]
         ]
 
     def look_up(
@@ -201,22 +196,18 @@ class DynamicTables(StackedTables):
         features: Sequence[Feature],
         training: bool,
         transfer_dtype: tf.DType | None = None,
-    ) -> list[tf.Tensor]:
-        """Looks features up.
-
-        `transfer_dtype`: dtype in which rows and gradients travel; None for the tables'
-        own.
-        """
-        if self.served is not None:
-            return [self.served[x.table.name].look_up(x) for x in features]
-        if features and compat.has_default_ids():
-            raise ValueError(
-                "Tables that grow are saved for serving as copies: save the model "
-                "within `with tfs.keras.for_serving(model):`. Received: tables "
-                f"{sorted({x.table.name for x in features})}"
-            )
+    ) -> Iterator[tuple[int, tf.Tensor]]:
+        """Looks up features of these tables; yields their places with their vectors."""
 
         def look_up_in(slab, of_slab):
+            if self.served is not None:
+                return [self.served[x.table.name].look_up(x) for x in of_slab]
+            if compat.has_default_ids():
+                raise ValueError(
+                    "Tables that grow are saved for serving as copies: save the model "
+                    "within `with tfs.keras.for_serving(model):`. Received: tables "
+                    f"{sorted({x.table.name for x in of_slab})}"
+                )
             if compat.compiled_by_xla():
                 raise ValueError(
                     "Tables that grow cannot be looked up in by XLA: compile the model "

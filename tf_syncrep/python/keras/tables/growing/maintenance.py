@@ -89,10 +89,7 @@ class Maintenance:
     def __init__(
         self, tables: Iterable[DynamicTables], optimizers: Sequence[Any]
     ) -> None:
-        """Finds the slots that belong to the rows.
-
-        Raises ValueError: the initial values of an optimizer's slots are not known.
-        """
+        """Finds the slots that belong to the rows."""
         self._tables = list(tables)
         slots: dict[int, list[RowSlot]] = {}
         for x in self._tables:
@@ -116,7 +113,7 @@ class Maintenance:
         `*optimizers`: optimizers that count, too, whether they train the tables or not.
         Raises ValueError: there is no optimizer.
         """
-        counting = [*optimizers, *_trainers_of(self._tables)]
+        counting = [*optimizers, *trainers_of(*self._tables)]
         if not counting:
             raise ValueError(
                 "`step` must be given if no optimizer that trains the tables counts "
@@ -138,7 +135,7 @@ class Maintenance:
         return all(x.may_begin_maintenance() for x in self._collecting())
 
     def _collecting(self) -> list[Any]:
-        trainers = _trainers_of(self._tables)
+        trainers = trainers_of(*self._tables)
         return [x for x in trainers if hasattr(x, "may_begin_maintenance")]
 
     def run(self, step: int) -> None:
@@ -191,7 +188,7 @@ def maintenance_of(model: Any) -> Maintenance | None:
     tables = tables_with(DynamicTables, variables)
     for x in tables:
         x.has_rested |= not x.are_trainable
-    optimizers = _trainers_of(tables)
+    optimizers = trainers_of(*tables)
     slots = [slot for optimizer in optimizers for slot in variables_of(optimizer)]
     losing = [x for x in tables if x.loses_rows()]
     key = [*map(id, variables), *map(id, optimizers), *map(id, slots), *map(id, losing)]
@@ -207,9 +204,3 @@ def maintenance_of_update(
     tables = tables_with(DynamicTables, variables, trained_only=True)
     losing = [x for x in tables if x.loses_rows()]
     return Maintenance(losing, [optimizer]) if losing else None
-
-
-def _trainers_of(several):
-    """Returns the optimizers that train some tables, each once."""
-    found = {id(x): x for tables in several for x in trainers_of(tables)}
-    return list(found.values())

@@ -1,7 +1,7 @@
-// Checked access to the scalar inputs of an op.
+// The scalars among the inputs and outputs of an op, and checks of ranks.
 
-#ifndef TF_SYNCREP_CC_TF_SCALAR_INPUT_H_
-#define TF_SYNCREP_CC_TF_SCALAR_INPUT_H_
+#ifndef TF_SYNCREP_CC_TF_SCALARS_H_
+#define TF_SYNCREP_CC_TF_SCALARS_H_
 
 #include <cstdint>
 #include <string>
@@ -35,13 +35,20 @@ inline absl::Status CheckScalar(const tensorflow::Tensor& input,
   return absl::OkStatus();
 }
 
-// The same for the op's input `name`.
-inline absl::Status CheckScalarInput(tensorflow::OpKernelContext* ctx,
-                                     absl::string_view name,
-                                     ScalarError error = ScalarError::kOurs) {
-  const tensorflow::Tensor* input;
-  absl::Status status = ctx->input(name, &input);
-  return status.ok() ? CheckScalar(*input, name, error) : status;
+// Returns InvalidArgument unless `input`, of this name, has rank 1 or 2.
+inline absl::Status CheckVector(const tensorflow::Tensor& input,
+                                absl::string_view name) {
+  return input.dims() == 1 ? absl::OkStatus()
+                           : absl::InvalidArgumentError(absl::StrCat(
+                                 name, " must be a vector, but has shape ",
+                                 input.shape().DebugString()));
+}
+inline absl::Status CheckMatrix(const tensorflow::Tensor& input,
+                                absl::string_view name) {
+  return input.dims() == 2 ? absl::OkStatus()
+                           : absl::InvalidArgumentError(absl::StrCat(
+                                 name, " must be a matrix, but has shape ",
+                                 input.shape().DebugString()));
 }
 
 // Copies the op's input `name`, a scalar of type T, into `value`.
@@ -49,16 +56,24 @@ template <typename T>
 absl::Status ScalarInput(tensorflow::OpKernelContext* ctx,
                          absl::string_view name, T* value,
                          ScalarError error = ScalarError::kOurs) {
-  absl::Status status = CheckScalarInput(ctx, name, error);
-  if (!status.ok()) {
-    return status;
-  }
   const tensorflow::Tensor* input;
   TF_RETURN_IF_ERROR(ctx->input(name, &input));
+  TF_RETURN_IF_ERROR(CheckScalar(*input, name, error));
   *value = *Data<const T>(*input);
+  return absl::OkStatus();
+}
+
+// Makes the op's output `index` a scalar of type T.
+template <typename T>
+absl::Status SetScalarOutput(tensorflow::OpKernelContext* ctx, int index,
+                             const T& value) {
+  tensorflow::Tensor* output;
+  TF_RETURN_IF_ERROR(
+      ctx->allocate_output(index, tensorflow::TensorShape({}), &output));
+  output->scalar<T>()() = value;
   return absl::OkStatus();
 }
 
 }  // namespace tf_syncrep
 
-#endif  // TF_SYNCREP_CC_TF_SCALAR_INPUT_H_
+#endif  // TF_SYNCREP_CC_TF_SCALARS_H_

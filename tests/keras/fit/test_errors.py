@@ -32,7 +32,6 @@ KINDS = {
 # The coordinator alone has Python.
 IN_PYTHON = "python"
 READING = ("sent", "same", "function", "steps", "queue")
-LOOPS = ("fit", "evaluate", "predict")
 
 
 class Failing(tf.keras.Model):

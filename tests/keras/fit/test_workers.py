@@ -130,10 +130,10 @@ def dataset(context=None):
     return tf.data.Dataset.from_tensors((tf.ones([BATCH, 2]), tf.ones([BATCH, 1])))
 
 
-def small_model(strategy, loss="mse", **options):
+def small_model(strategy):
     with strategy.scope():
         model = keras_variants.small_model()
-        model.compile(loss=loss, optimizer="sgd", **options)
+        model.compile(loss="mse", optimizer="sgd")
     return model
 
 
@@ -207,25 +207,6 @@ def kept_after_fit(strategy):
         gc.collect()
         kept += [name] if left() is not None else []
     return kept
-
-
-def averages_with_a_frozen_layer(strategy):
-    """The weights after two trainings at rate 0, in the second of which one is frozen.
-
-    They are all ones in the layer that is frozen, and zeros in the other.
-    """
-    layers = tf.keras.layers
-    options = {"use_bias": False}
-    with strategy.scope():
-        frozen = layers.Dense(2, kernel_initializer="ones", **options)
-        trained = layers.Dense(2, kernel_initializer="zeros", **options)
-        model = tf.keras.Sequential([layers.Input((2,)), frozen, trained])
-        optimizer = tf.keras.optimizers.SGD(0.0, use_ema=True)
-    for is_trainable in (True, False):
-        frozen.trainable = is_trainable
-        model.compile(optimizer, loss="mse")
-        tfs.keras.fit(model, np.ones([4, 2]), np.ones([4, 2]), verbose=0)
-    return [x.tolist() for x in model.get_weights()]
 
 
 class Watch(tf.keras.callbacks.Callback):
@@ -424,7 +405,6 @@ def trainings():
         "readers": readers(strategy),
         "refusals": refusals(strategy, made_before, model_before),
         "kept": kept_after_fit(strategy),
-        "averages": averages_with_a_frozen_layer(strategy),
     }
 
 
@@ -504,10 +484,6 @@ def test_what_a_step_finds_out_is_told_in_one_sentence(training, what, message):
 
 def test_fit_keeps_no_data(training):
     assert training["kept"] == []
-
-
-def test_averages_of_stock_optimizers_are_those_of_their_variables(training):
-    assert sorted(training["averages"]) == [2 * [[0.0, 0.0]], 2 * [[1.0, 1.0]]]
 
 
 def test_every_example_is_read_by_the_one_worker_whose_shard_it_is_in(training):

@@ -13,6 +13,12 @@ using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::NoOutputs;
 using tensorflow::shape_inference::ScalarShape;
 
+absl::Status ProgressOutputs(InferenceContext* c) {
+  TF_RETURN_IF_ERROR(ScalarOutputs(c));
+  c->set_output(6, c->Vector(c->UnknownDim()));
+  return absl::OkStatus();
+}
+
 // What all ops that read or write have, behind the variables.
 #define TF_SYNCREP_TABLES()                   \
   .Input("group_sizes: int64")                \
@@ -139,11 +145,7 @@ REGISTER_OP("Syncrep>CheckpointProgress")
     .Output("kept_bytes: int64")
     .Output("not_finite: string")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) {
-      TF_RETURN_IF_ERROR(ScalarOutputs(c));
-      c->set_output(6, c->Vector(c->UnknownDim()));
-      return absl::OkStatus();
-    })
+    .SetShapeFn(ProgressOutputs)
     .Doc(R"doc(
 Returns how far the writing of a checkpoint has got.
 

@@ -114,7 +114,7 @@ class Growing(Fixed):
 
     def __init__(self, rows: int, width: int, num_tables: int = 1):
         super().__init__(rows * num_tables, width)
-        self.index = table_ops.table_index(
+        index = table_ops.table_index(
             [
                 table_ops.IndexedTable(f"items {i}", i * rows, rows)
                 for i in range(num_tables)
@@ -122,23 +122,28 @@ class Growing(Fixed):
             counted=True,
         )
         rows *= num_tables
-        self.keys = tf.Variable(table_ops.table_zeros([rows], tf.int64))
-        self.uses = tf.Variable(table_ops.table_zeros([rows, 2], tf.int32))
+        self.part = table_ops.Part(
+            self.vectors,
+            tf.Variable(table_ops.table_zeros([rows], tf.int64)),
+            tf.Variable(table_ops.table_zeros([rows, 2], tf.int32)),
+            index,
+        )
 
     def fill(self, keys: np.ndarray, last_uses: np.ndarray) -> np.ndarray:
         """Gives keys rows."""
         counts = np.ones(len(keys), np.int32)
-        return table_ops.table_import(self, 0, keys, last_uses, counts).numpy()
+        return table_ops.table_import(self.part, 0, keys, last_uses, counts).numpy()
 
     def find(self, request: tf.Tensor, insert: bool) -> tuple[tf.Tensor, tf.Tensor]:
         """The rows of keys, and their vectors."""
-        return table_ops.table_find(self, request, insert=insert)
+        return table_ops.table_find(self.part, request, insert=insert)
 
     def give(
         self, request: tf.Tensor, rows: tf.Tensor, gradient: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """The gradient, and the rows that keys still have."""
-        inputs = self.index, self.keys.handle, self.uses.handle, request, rows, gradient
+        _, keys, uses, index = self.part
+        inputs = index, keys.handle, uses.handle, request, rows, gradient
         return table_ops.table_gradient(*inputs, dtype=tf.float32)
 
     def train(self, request: tf.Tensor, gradient: tf.Tensor) -> None:
@@ -149,7 +154,7 @@ class Growing(Fixed):
     def maintain(self, step: int, unused_for: int) -> tf.Tensor:
         """Evicts rows that were not used for so long."""
         return table_ops.table_maintain(
-            self,
+            self.part,
             step,
             slots=[(self.m, 0.0), (self.v, 0.0)],
             evict=[None],

@@ -28,7 +28,7 @@ class Contender:
     """
 
     name: str
-    step: Callable[[int], None]
+    step: Callable[[int], object]
     read: Callable[[], Sequence[np.ndarray]]
     prepare: Callable[[int], None] = lambda _: None
 

@@ -120,7 +120,7 @@ def test_a_result_becomes_tables_and_targets(report, tmp_path):
 
 
 def test_what_others_measured_once_stays_when_a_benchmark_runs_again(report, tmp_path):
-    results, path = importlib.import_module("harness.results"), tmp_path / "speed.json"
+    results, path = report.results, tmp_path / "speed.json"
     (ours, theirs), machine = RESULT["measurements"], RESULT["machine"]
     once = {"kept": [theirs], "kept_of": machine, "measurements": [ours]}
     results.write({**RESULT, **once}, path)
@@ -135,10 +135,8 @@ def test_what_others_measured_once_stays_when_a_benchmark_runs_again(report, tmp
 
 def test_losses_become_a_table_and_a_picture(report, tmp_path):
     pytest.importorskip("matplotlib", reason="the picture is drawn by matplotlib")
-    pictures = importlib.import_module("harness.pictures")
-    benchmark = importlib.import_module("harness.benchmark")
     measurements = [
-        benchmark.Measurement(
+        report.results.Measurement(
             name,
             {"learning rate": rate},
             "loss",
@@ -158,7 +156,7 @@ def test_losses_become_a_table_and_a_picture(report, tmp_path):
         "| theirs | 0.5 | 0.25 to 0.75 |",
     ):
         assert f"\n{line}\n" in section
-    left, right = pictures.draw_losses({"sync_staleness": measurements}).axes
+    left, right = report.pictures.draw_losses({"sync_staleness": measurements}).axes
     titles = [panel.get_title(loc="left") for panel in (left, right)]
     assert titles == ["learning rate 1", "learning rate 8"]
     assert [list(line.get_ydata()) for line in left.lines] == [[1, 0.25], [1, 0.5]]
@@ -167,10 +165,8 @@ def test_losses_become_a_table_and_a_picture(report, tmp_path):
 
 def test_scores_become_means_with_standard_deviations_and_a_picture(report):
     pytest.importorskip("matplotlib", reason="the picture is drawn by matplotlib")
-    pictures = importlib.import_module("harness.pictures")
-    benchmark = importlib.import_module("harness.benchmark")
     measurements = [
-        benchmark.Measurement(
+        report.results.Measurement(
             name,
             {"model": "a model"},
             "score",
@@ -191,7 +187,7 @@ def test_scores_become_means_with_standard_deviations_and_a_picture(report):
         "| the most popular | 0.4000 ± 0.0000 |  |",
     ):
         assert f"\n{line}\n" in section
-    (panel,) = pictures.draw_scores({"movielens_scores": measurements}).axes
+    (panel,) = report.pictures.draw_scores({"movielens_scores": measurements}).axes
     assert panel.get_title(loc="left") == "a model"
     ((line, *_),) = panel.containers
     assert list(line.get_xdata()) == [pytest.approx(0.75)]

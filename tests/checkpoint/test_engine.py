@@ -46,7 +46,7 @@ class State:
         contents.add_whole("step", self.step)
         self.weight = tf.Variable([1.0, 2.0])
         contents.add_whole("weight", self.weight)
-        contents.note_weight("weight", self.weight)
+        contents.weights += ["weight", "tables/t"]
 
     def train(self):
         """Changes two rows of each part."""
@@ -265,14 +265,18 @@ def test_what_changed_is_all_that_is_written(tmp_path):
     assert saving.bytes_written <= 4 * row_bytes + 8 + 2 * 4 + 2 * 4
 
 
-def test_one_that_is_not_finite_is_kept_beside_the_last_good_ones(tmp_path, caplog):
+@pytest.mark.parametrize("name", ["weight", "tables/t"])
+def test_one_that_is_not_finite_is_kept_beside_the_last_good_ones(
+    tmp_path, caplog, name
+):
     """It does not push them out, and the next one takes its place."""
     state, of, kept = State(), engine(tmp_path, keep=2), []
+    place = state.weight[0] if name == "weight" else state.parts[1][123, 1]
     for value in (1.0, 2.0, 3.0, np.nan, np.inf, -np.inf, 7.0):
-        state.weight.assign([value, 1.0])
+        place.assign(value)
         caplog.clear()
         save(of, state)
-        assert ("weight is not finite" in caplog.text) == (not np.isfinite(value))
+        assert (f"{name} is not finite" in caplog.text) == (not np.isfinite(value))
         kept.append([m.number for m in Directory(str(tmp_path)).manifests()])
     assert kept == [[1], [1, 2], [2, 3], [2, 3, 4], [2, 3, 5], [2, 3, 6], [3, 7]]
 

@@ -40,20 +40,14 @@ def drawn(num_examples, seed, sizes, features, shapes):
     return ids, draw.normal(size=(num_examples, 1)).astype(np.float32)
 
 
-def feature_configs(
-    combiner: str = "mean", optimizers: dict[str, Any] | None = None
-) -> dict[str, Any]:
+def feature_configs(optimizers: dict[str, Any] | None = None) -> dict[str, Any]:
     """The configurations for the one layer with all tables.
 
     Some tables may have optimizers of their own.
     """
     tables = {
         name: tfs.keras.TableConfig(
-            name,
-            size,
-            WIDTHS[name],
-            optimizer=(optimizers or {}).get(name),
-            combiner=combiner,
+            name, size, WIDTHS[name], optimizer=(optimizers or {}).get(name)
         )
         for name, size in SIZES.items()
     }

@@ -544,6 +544,50 @@ def numbers_of_numpy(side):
     )
 
 
+def loss_that_branches_on_tensors(side):
+    """In Keras 3 it would be for `tf.function`s of the user's own."""
+
+    def loss(y_true, y_pred):
+        error = tf.abs(y_true - y_pred)
+        if tf.reduce_mean(error) > 0.5:
+            error = 2 * error
+        return tf.reduce_sum(error) / tf.cast(len(y_pred), error.dtype)
+
+    return side.trained(side.compiled(loss=loss), validation_data=dataset())
+
+
+class Reading(tf.keras.Model):
+    """Has what it reads in its logs."""
+
+    def train_step(self, data: Any):
+        return {"read": tf.cast(data[0], tf.float32)}
+
+
+def shuffled_orders_of_a_training_that_goes_on(side):
+    """Those of its third epoch and the next."""
+    tf.keras.utils.set_random_seed(1)
+    number = 20
+    of_epoch = {"steps_per_epoch": number}
+
+    def make(_=None):
+        return tf.data.Dataset.range(number).shuffle(number, seed=3).batch(1)
+
+    data = make()
+    kinds = {"pass": (make, {}), "steps": (make, of_epoch), "same": (data, of_epoch)}
+    if side.is_stock:  # `Model.fit` begins with the order of the first epoch.
+        _, _, third, fourth = ([int(x[0]) for x in data] for _ in range(4))
+        return dict.fromkeys(kinds, third + fourth)
+    orders = {}
+    for name, (data, options) in kinds.items():
+        orders[name] = read = []
+        note = tf.keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda _, logs, read=read: read.append(int(logs["read"]))
+        )
+        options |= {"initial_epoch": 2, "epochs": 4, "verbose": 0, "callbacks": [note]}
+        side.fit(side.compiled(make=Reading, metrics=None), data, **options)
+    return orders
+
+
 SCENARIOS = {
     scenario.__name__: scenario
     for scenario in (
@@ -566,5 +610,7 @@ SCENARIOS = {
         train_step_that_is_a_function_with_several_kinds_of_data,
         unbuilt_model_with_a_train_step_on_dicts,
         numbers_of_numpy,
+        shuffled_orders_of_a_training_that_goes_on,
+        *([] if keras_variants.IS_KERAS_3 else [loss_that_branches_on_tensors]),
     )
 } | fit_data.SCENARIOS

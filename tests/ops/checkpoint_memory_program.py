@@ -48,9 +48,8 @@ def main(rows):
         done = False
         while not done:
             time.sleep(0.01)  # The wait takes no processor time.
-            done, code, message, _, written, _ = checkpoint_ops.checkpoint_progress(
-                writer
-            )
+            progress = checkpoint_ops.checkpoint_progress(writer)
+            done, code, message, _, written, *_ = progress
         assert code == 0, message
         return {
             "bytes": resident() - begin[0],

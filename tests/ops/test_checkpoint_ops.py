@@ -119,7 +119,7 @@ def _ended(writer):
 
 
 def _wait(writer):
-    _, code, message, *counts = _ended(writer)
+    _, code, message, *counts, _ = _ended(writer)
     assert code == 0, message.numpy()
     return tuple(map(int, counts))
 
@@ -507,9 +507,9 @@ def test_of_a_table_that_grows_free_rows_are_left_out(tmp_path):
     arrays, names = [vectors, keys, uses], ["table", "keys", "uses"]
     writer = _writer()
 
-    def begin(prefix, token="", base=""):
+    def begin(prefix, token="", base="", not_finite=()):
         _begin(writer, tmp_path / prefix, [arrays], [growing], names, token, base)
-        _wait(writer)
+        assert _ended(writer).not_finite.numpy().tolist() == [*not_finite]
         reader = tf.train.load_checkpoint(str(tmp_path / prefix))
         if not reader.has_tensor("table/changed/0-0/ids"):
             return [], [], []
@@ -525,11 +525,41 @@ def test_of_a_table_that_grows_free_rows_are_left_out(tmp_path):
     assert begin("full", "first") == [ids, found, counts]
     uses[2].assign([0, 0])  # It goes, and another comes.
     uses[0].assign([4, 1])
-    vectors[3].assign([7.0, 7.0])  # A row that is free may hold anything.
+    vectors[3].assign([np.nan, 7.0])  # A row that is free may hold anything.
     ids, found, counts = begin("changed", "second", "first")
     assert ids == [0, 2]
     assert counts == [[4, 1], [0, 0]]
     assert begin("nothing", "third", "second") == ([], [], [])
+    uses[3].assign([9, 1])
+    begin("ruined", "fourth", "third", not_finite=[b"table"])
+
+
+@pytest.mark.parametrize("dtype", [tf.half, tf.bfloat16, tf.float32, tf.float64])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_names_of_what_is_not_finite_are_told(tmp_path, dtype, value):
+    """However large a table is; slots are not looked at."""
+    rows, writer = 200_000, _writer()
+    table = tf.Variable(tf.fill([rows, 4], dtype.max))
+    slot = tf.Variable(tf.fill([rows, 4], tf.constant(np.inf, dtype)))
+    whole = tf.Variable(tf.fill([3], dtype.min))
+
+    def told(token, base=""):
+        checkpoint_ops.checkpoint_begin(
+            *(writer, str(tmp_path / token), token, base, _handles([[table, slot]])),
+            *([(0, rows, 0, 1, rows)], ["table", "slot"], [whole.handle], ["whole"]),
+            max_kept_bytes=_KEPT,
+        )
+        progress = _ended(writer)
+        assert progress.code == 0
+        return progress.not_finite.numpy().tolist()
+
+    assert told("first") == []
+    table[123_456, 3].assign(tf.constant(value, dtype))
+    assert told("second", "first") == told("full") == [b"table"]
+    assert told("unchanged", "full") == [b"table"]
+    table[123_456, 3].assign(tf.constant(0, dtype))
+    whole[2].assign(tf.constant(value, dtype))
+    assert told("last", "unchanged") == [b"whole"]
 
 
 def test_uses_of_rows_must_be_two_numbers_each(tmp_path):

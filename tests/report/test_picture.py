@@ -28,8 +28,9 @@ def drawn(tmp_path, start=0):
         figures = event_logs.sync_figures(3 * i, counts, waits, **drops)
         events.append((1e9 + start + i, {**figures, "loss": loss}))
     path = event_logs.write(tmp_path / "events.out.tfevents.1", events, 1e9)
-    found, _ = training.latest([event_files.read(path)], tmp_path)
-    figure = picture.draw(found, "a title", "a line below it")
+    found = training.latest([event_files.read(path)], tmp_path)
+    assert found is not None
+    figure = picture.draw(found[0], "a title", "a line below it")
     figure.draw_without_rendering()
     return figure
 

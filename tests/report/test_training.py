@@ -37,7 +37,10 @@ def session(path, begin, rounds, as_tensors=False, **totals):
 
 
 def latest(root):
-    return training.latest([event_files.read(x) for x in event_files.find(root)], root)
+    files = [event_files.read(x) for x in event_files.find(root)]
+    found = training.latest(files, root)
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize("as_tensors", [False, True])

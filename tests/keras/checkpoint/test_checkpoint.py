@@ -445,6 +445,29 @@ def test_checkpoint_whose_trained_weights_are_not_finite_is_passed_over(
     assert checkpoint.restore().path == str(tmp_path / f"ckpt-{number}")
 
 
+@pytest.mark.parametrize("kind", ["stock", "fixed", "growing"])
+def test_checkpoint_with_a_row_of_nan_in_a_large_table_is_passed_over(tmp_path, kind):
+    layers, number = tf.keras.layers, 100_000
+    embedding = layers.Embedding if kind == "stock" else tfs.keras.Embedding
+    size = tfs.keras.Dynamic(number) if kind == "growing" else number
+    ids = np.arange(64, dtype=np.int64)[:, None]
+    one, other = tf.keras.Input([1], dtype="int64"), tf.keras.Input([1], dtype="int64")
+    table = embedding(size, 8)
+    model = tf.keras.Model(
+        [one, other], layers.Dot(2)([table(one), embedding(size, 8)(other)])
+    )
+    model.compile(tfs.keras.Adagrad(0.01), loss="mse")
+    model.fit([ids, ids], np.ones([64, 1, 1]), verbose=0)
+    checkpoint = tfs.keras.Checkpoint(tmp_path, model=model, keep=2)
+    checkpoint.save()
+    vectors = keras_variants.native(table.weights[0])
+    row = vectors[int(np.argmax(np.abs(vectors.numpy()).sum(axis=1)))]
+    row.assign(tf.fill([8], np.float32(np.nan)))
+    for _ in range(3):
+        checkpoint.save()
+    assert checkpoint.restore().path == str(tmp_path / "ckpt-1")
+
+
 def test_model_without_weights_yet_is_not_taken_for_restored(tmp_path):
     def unbuilt():
         model = tf.keras.Sequential([tf.keras.layers.Dense(1)])

@@ -32,9 +32,7 @@ AUTO_CONTROL_DEPS = "tensorflow.python.framework.auto_control_deps"
 OWN = {
     "_adapter",
     "_build_inner",
-    "_call",
     "_decay_weights",
-    "_functions",
     "_history",
     "_is_clipping",
     "_make_variables",
@@ -44,8 +42,6 @@ OWN = {
     "_optimizers",
     "_position",
     "_receive",
-    "_sum_equal_rows",
-    "_sum_over_replicas",
 }
 
 

@@ -15,7 +15,6 @@ from same import assert_same
 
 import tf_syncrep as tfs
 
-STEPS = 4
 RATE, BETAS, EPSILON = 0.1, (0.9, 0.99), 1e-3
 NUM_PARTS = "tf_syncrep.python.keras.embedding.distributed_embedding.num_parts"
 

@@ -62,8 +62,8 @@ if hasattr(tf.keras.optimizers, "MultiOptimizer"):
     )
 
 
-def small(optimizer, size, combiner=None):
-    table = tfs.keras.TableConfig("t", size, 4, combiner=combiner)
+def small(optimizer, size):
+    table = tfs.keras.TableConfig("t", size, 4, combiner=None)
     layer = tfs.keras.DistributedEmbedding(tfs.keras.FeatureConfig("f", table))
     model = tf.keras.Sequential(
         [tf.keras.layers.Input((), dtype="int64"), layer, tf.keras.layers.Dense(1)]

@@ -74,6 +74,14 @@ def test_epochs_of_given_steps_follow_one_another_and_are_cut_where_data_ends(ca
     assert firsts(batches, first_step=1) == [[x] for x in EXPECTED[1:3]]
 
 
+def test_evaluation_that_runs_out_of_data_names_the_argument(caplog):
+    names = ("validation_data", "validation_steps")
+    data = fit_data.dataset()
+    firsts(inputs.evaluation_batches(data, None, None, None, 50, names))
+    ((argument, _, steps),) = [x.args for x in caplog.records if "ran out" in x.msg]
+    assert (argument, steps) == ("validation_data", 50)
+
+
 def test_epoch_that_was_begun_goes_on_where_it_was():
     adapter = adapter_of(fit_data.X, fit_data.Y, batch_size=fit_data.BATCH)
     assert [
@@ -162,9 +170,7 @@ def test_steps_that_are_counted_without_a_queues_end_are_said(
 ):
     queue = tfs.data.WorkQueue(3, num_epochs)
     monkeypatch.setattr(inputs, "num_tasks", lambda job: 2)
-    datasets = types.SimpleNamespace(
-        element_spec=None, queues=[queue], iterator=lambda: None
-    )
+    datasets = types.SimpleNamespace(element_spec=None, queues=[queue])
     monkeypatch.setattr(inputs, "WorkersDatasets", lambda *_: datasets)
     inputs.training_batches(
         *(None, lambda context: queue.dataset(), None, None, None, True, None),

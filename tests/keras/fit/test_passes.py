@@ -15,19 +15,20 @@ import programs
 import pytest
 import tensorflow as tf
 import waiting
+from absl import logging
 from keras_sync_replicas import make_strategy
 
 import tf_syncrep as tfs
 from tf_syncrep.python.distribute import threads
 from tf_syncrep.python.keras.fit import ends
 from tf_syncrep.python.keras.fit.batches import WorkersPasses
-from tf_syncrep.python.keras.fit.ends import _PATIENCE
 
 BATCH = 4
 ITEMS, PER_ITEM = 20, 3  # items of a work queue, and batches of an item
 # Checkpoints also come at the ends of epochs, and soon after one another.
 EPOCHS_OF_KILLS, KILLS_AT = 4, [8, 40, 58, 66, 110, 118, 160, 190]
 WORKERS, PER_EXECUTION = 3, 4
+PATIENCE = 100  # of a test that waits for longer
 
 
 class Counting(tf.keras.Model):
@@ -144,7 +145,7 @@ def slow(strategy, folder):
         nonlocal silences
         made = ask(passes)
         silences += not made
-        if silences == ends._PATIENCE + 20 and not made:
+        if silences == PATIENCE + 20 and not made:
             # TensorFlow's optimization of the worker's function waits for a writer.
             # Nobody can read a pipe by its name any more when that wait ends.
             path.rename(waited_for)
@@ -161,7 +162,10 @@ def slow(strategy, folder):
             num_batches += tf.cast(tf.strings.length(text), tf.int64)
         return batches(100 * worker, num_batches)
 
-    with mock.patch.object(WorkersPasses, "is_made", is_made):
+    with (
+        mock.patch.object(WorkersPasses, "is_made", is_made),
+        mock.patch.object(ends, "_PATIENCE", PATIENCE),
+    ):
         result = train(strategy, data, 400, 2, more=[Block()])
     return {**result, "silences": silences}
 
@@ -255,42 +259,42 @@ class Restored(tf.keras.callbacks.Callback):
         self.queue, self.done, self.trained = queue, None, None
 
     def on_train_begin(self, logs=None):
-        self.done = self.queue.stats()["done"]
+        self.done = self.queue and self.queue.stats()["done"]
         self.trained = self.model.seen.numpy().tolist()
         self.model.seen.assign(tf.zeros_like(self.model.seen))
 
 
-def resumed(strategy, folder, **more):
+def resumed(strategy, folder, has_queue=True, **more):
     """Fails in the middle of an epoch, and continues from a checkpoint."""
-    folder = str(pathlib.Path(folder) / "-".join(["checkpoints", *more]))
+    folder = str(pathlib.Path(folder) / "-".join([f"checkpoints-{has_queue}", *more]))
+    of_worker = ITEMS * PER_ITEM // WORKERS
 
     def begin():
         with strategy.scope():
-            queue = tfs.data.WorkQueue(ITEMS, num_epochs=2, shuffle=True)
-        checkpoint = tfs.keras.Checkpoint(
-            folder, every_n_steps=7, work_queues={"items": queue}
-        )
-        return queue, checkpoint
+            queue = has_queue and tfs.data.WorkQueue(ITEMS, num_epochs=2, shuffle=True)
+        queues = {"items": queue} if has_queue else None
+        return queue, tfs.keras.Checkpoint(folder, every_n_steps=7, work_queues=queues)
+
+    def data(context):
+        if queue:
+            return queue.dataset(of_item)
+        return batches(context.input_pipeline_id * of_worker * BATCH, of_worker)
 
     queue, checkpoint = begin()
     options = {"num_examples": ITEMS * PER_ITEM * BATCH, "epochs": 2, **more}
     with contextlib.suppress(OnPurposeError):
-        train(
-            strategy,
-            lambda _: queue.dataset(of_item),
-            more=[checkpoint, FailAt(checkpoint)],
-            **options,
-        )
+        train(strategy, data, more=[checkpoint, FailAt(checkpoint)], **options)
     queue, checkpoint = begin()
     restored = Restored(queue)
-    result = train(
-        strategy,
-        lambda _: queue.dataset(of_item),
-        more=[checkpoint, restored],
-        **options,
-    )
-    told = {"done": restored.done, "trained": restored.trained}
-    return {**result, **told, "stats": queue.stats()}
+    with mock.patch.object(logging, "warning") as warning:
+        result = train(strategy, data, more=[checkpoint, restored], **options)
+    return {
+        **result,
+        "done": restored.done,
+        "trained": restored.trained,
+        "stats": queue and queue.stats(),
+        "warnings": [call.args[0] for call in warning.call_args_list],
+    }
 
 
 def refused(strategy):
@@ -337,6 +341,7 @@ def run(names, folder):
         "killed often synchronous": (killed, often, of_two),
         "resumed": (resumed, (folder,), {}),
         "resumed executions": (resumed, (folder,), executions),
+        "resumed without a queue": (resumed, (folder, False), {}),
         "refused": (refused, (), {}),
     }
     results = {}
@@ -431,6 +436,7 @@ def test_worker_that_finds_nothing_left_of_a_shared_job_goes_on(undisturbed, nam
 def test_checkpoint_in_an_epoch_goes_on_with_what_is_left_of_it(undisturbed, name):
     result = undisturbed[name]
     assert result["epochs"] == [1]
+    assert not any("the epoch goes on" in x for x in result["warnings"])
     stats = result["stats"]
     assert ITEMS < result["done"] < 2 * ITEMS == stats["done"]
     left = 2 * ITEMS - result["done"]
@@ -441,6 +447,17 @@ def test_checkpoint_in_an_epoch_goes_on_with_what_is_left_of_it(undisturbed, nam
     may_lack = WORKERS * (PER_EXECUTION - 1) if "executions" in name else 0
     trained = np.array(result["trained"]) + result["seen"]
     assert batches_missing(trained, epochs=2) <= may_lack
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", ["resumed without a queue"])
+def test_epoch_of_which_nobody_knows_what_was_read_is_read_again(undisturbed, name):
+    result = undisturbed[name]
+    assert result["epochs"] == [1]
+    assert 0 < sum(result["trained"]) < 2 * ITEMS * PER_ITEM * BATCH
+    assert set(result["seen"]) == {1}
+    (told,) = (x for x in result["warnings"] if "the epoch goes on" in x)
+    assert "with all of its data again" in told
 
 
 def batches_missing(seen, epochs):
@@ -529,5 +546,5 @@ def test_worker_that_takes_long_to_make_its_data_is_waited_for(undisturbed):
     """Longer than others that have nothing left to do are waited for."""
     result = undisturbed["slow"]
     # It is asked again while its data comes, which takes a while on a busy machine.
-    assert result["silences"] >= _PATIENCE + 20
+    assert result["silences"] >= PATIENCE + 20
     assert result["steps"] == [21, 21]

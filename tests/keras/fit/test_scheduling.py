@@ -1,5 +1,6 @@
 """What is scheduled on workers, and reused: by a coordinator without a cluster."""
 
+import types
 from typing import Any
 
 import keras_variants
@@ -97,7 +98,10 @@ def test_data_of_other_specs_that_workers_read_has_results_of_its_own():
     model.compile()
     for size in (4, 2):
         data = tf.data.Dataset.from_tensors(tf.ones([size])).repeat()
-        batches = WorkersBatches(iter(data), 3, data.element_spec)
+        datasets: Any = types.SimpleNamespace(
+            iterator=iter(data), element_spec=data.element_spec
+        )
+        batches = WorkersBatches(datasets, 3)
         assert done("test", model, batches)["size"] == size
 
 

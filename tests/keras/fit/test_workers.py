@@ -3,7 +3,9 @@
 docs/fit.md has what a loop of scheduled steps loses without it.
 """
 
+import gc
 import time
+import weakref
 
 import clusters
 import fit_scenarios
@@ -43,6 +45,11 @@ REFUSALS = {
     "made_before": "`x` must be made after the strategy, which connects this process "
     "to the cluster: a dataset from before cannot be read any more. Received: a "
     "dataset on /job:localhost/",
+    "made_before_for_steps": "`x` must be made after the strategy, ",
+    "evaluate_made_before": "The model must be made in the scope of the strategy. "
+    "Received: variable ",
+    "predict_made_before": "The model must be made in the scope of the strategy. "
+    "Received: variable ",
     "validation_made_before": "`validation_data` must be made after the strategy, ",
     "holds_a_dataset": "A step uses a tf.data.Dataset that the model, a metric or the "
     "loss holds. It is on the coordinator, and workers cannot read it: ",
@@ -123,10 +130,10 @@ def dataset(context=None):
     return tf.data.Dataset.from_tensors((tf.ones([BATCH, 2]), tf.ones([BATCH, 1])))
 
 
-def small_model(strategy, loss="mse", **options):
+def small_model(strategy):
     with strategy.scope():
         model = keras_variants.small_model()
-        model.compile(loss=loss, optimizer="sgd", **options)
+        model.compile(loss="mse", optimizer="sgd")
     return model
 
 
@@ -180,23 +187,26 @@ def functions_of_second_evaluations(strategy):
     return len(traced)
 
 
-def averages_with_a_frozen_layer(strategy):
-    """The weights after two trainings at rate 0, in the second of which one is frozen.
-
-    They are all ones in the layer that is frozen, and zeros in the other.
-    """
-    layers = tf.keras.layers
-    options = {"use_bias": False}
-    with strategy.scope():
-        frozen = layers.Dense(2, kernel_initializer="ones", **options)
-        trained = layers.Dense(2, kernel_initializer="zeros", **options)
-        model = tf.keras.Sequential([layers.Input((2,)), frozen, trained])
-        optimizer = tf.keras.optimizers.SGD(0.0, use_ema=True)
-    for is_trainable in (True, False):
-        frozen.trainable = is_trainable
-        model.compile(optimizer, loss="mse")
-        tfs.keras.fit(model, np.ones([4, 2]), np.ones([4, 2]), verbose=0)
-    return [x.tolist() for x in model.get_weights()]
+def kept_after_fit(strategy):
+    """Of which data something is left when `fit` has ended and nobody else holds it."""
+    model = small_model(strategy)
+    numbers = fit_scenarios.WORDS, fit_scenarios.TARGETS
+    makes = {
+        "arrays": (lambda: numbers[0].copy(), {"y": numbers[1]}),
+        "sent": (fit_scenarios.dataset, {}),
+        "same": (lambda: fit_scenarios.dataset().repeat(), {"steps_per_epoch": 5}),
+        "function": (lambda: lambda _: fit_scenarios.dataset(), {}),
+        "steps": (lambda: lambda _: fit_scenarios.dataset(), {"steps_per_epoch": 5}),
+    }
+    kept = []
+    for name, (make, options) in makes.items():
+        data = make()
+        tfs.keras.fit(model, data, verbose=0, validation_data=numbers, **options)
+        left = weakref.ref(data)
+        del data
+        gc.collect()
+        kept += [name] if left() is not None else []
+    return kept
 
 
 class Watch(tf.keras.callbacks.Callback):
@@ -305,7 +315,7 @@ def readers(strategy):
     return sorted(found)
 
 
-def refusals(strategy, made_before):
+def refusals(strategy, made_before, model_before):
     """The message for each unsupported use."""
     good = fit_scenarios.dataset()
 
@@ -353,6 +363,7 @@ def refusals(strategy, made_before):
         "partitions": (lambda: compiled(make_strategy(num_parts=2)), good),
         "made_outside": (made_outside, good),
         "made_before": (compiled, made_before),
+        "made_before_for_steps": (compiled, made_before, one_step),
         "validation_made_before": (compiled, good, {"validation_data": made_before}),
         "holds_a_dataset": (lambda: compiled(metrics=[Holding(good)]), good),
         "optimizer_made_outside": (lambda: compiled(optimizer=lambda: outer), good),
@@ -376,21 +387,24 @@ def refusals(strategy, made_before):
 
     return {
         **{name: error_of(fit, *case) for name, case in cases.items()},
+        "evaluate_made_before": error_of(tfs.keras.evaluate, model_before, good),
+        "predict_made_before": error_of(tfs.keras.predict, model_before, good),
         "no_steps_of_evaluate": error_of(tfs.keras.evaluate, compiled(), good, steps=0),
         "no_steps_of_predict": error_of(tfs.keras.predict, compiled(), good, steps=-1),
     }
 
 
 def trainings():
-    made_before = fit_scenarios.dataset()
+    made_before, model_before = fit_scenarios.dataset(), keras_variants.small_model()
+    model_before.compile(tf.keras.optimizers.SGD(), loss="mse")
     strategy = make_strategy()
     return {
         "counts": counts(strategy),
         "second evaluations": functions_of_second_evaluations(strategy),
         "failures": failures(strategy),
         "readers": readers(strategy),
-        "refusals": refusals(strategy, made_before),
-        "averages": averages_with_a_frozen_layer(strategy),
+        "refusals": refusals(strategy, made_before, model_before),
+        "kept": kept_after_fit(strategy),
     }
 
 
@@ -468,8 +482,8 @@ def test_what_a_step_finds_out_is_told_in_one_sentence(training, what, message):
     assert message in training["refusals"][what]
 
 
-def test_averages_of_stock_optimizers_are_those_of_their_variables(training):
-    assert sorted(training["averages"]) == [2 * [[0.0, 0.0]], 2 * [[1.0, 1.0]]]
+def test_fit_keeps_no_data(training):
+    assert training["kept"] == []
 
 
 def test_every_example_is_read_by_the_one_worker_whose_shard_it_is_in(training):

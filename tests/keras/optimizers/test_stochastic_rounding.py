@@ -10,7 +10,6 @@ from same import assert_same
 import tf_syncrep as tfs
 
 NUM_PARTS = "tf_syncrep.python.keras.embedding.distributed_embedding.num_parts"
-BFLOAT16 = tf.bfloat16.as_numpy_dtype
 
 
 @tf.keras.utils.register_keras_serializable("tests")
@@ -179,9 +178,9 @@ def make_model(optimizer, parts, monkeypatch, **options):
     return model
 
 
-def ids_of(step, sizes=SIZES):
+def ids_of(step):
     draw = np.random.default_rng(step)
-    columns = [draw.permutation(5) % size for size in sizes.values()]
+    columns = [draw.permutation(5) % size for size in SIZES.values()]
     return np.stack(columns, axis=1).astype(np.int64)
 
 

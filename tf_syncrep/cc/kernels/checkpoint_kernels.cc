@@ -267,7 +267,13 @@ absl::Status Progress(OpKernelContext* ctx, WriterResource& resource) {
       SetScalarOutput<tstring>(ctx, 2, tstring(progress.status.message())));
   TF_RETURN_IF_ERROR(SetScalarOutput<int64_t>(ctx, 3, progress.bytes));
   TF_RETURN_IF_ERROR(SetScalarOutput<int64_t>(ctx, 4, progress.rows));
-  return SetScalarOutput<int64_t>(ctx, 5, progress.kept_peak);
+  TF_RETURN_IF_ERROR(SetScalarOutput<int64_t>(ctx, 5, progress.kept_peak));
+  Tensor* not_finite;
+  const auto num = static_cast<int64_t>(progress.not_finite.size());
+  TF_RETURN_IF_ERROR(ctx->allocate_output(6, TensorShape({num}), &not_finite));
+  std::copy(progress.not_finite.begin(), progress.not_finite.end(),
+            not_finite->flat<tstring>().data());
+  return absl::OkStatus();
 }
 
 absl::Status Cancel(OpKernelContext* /*ctx*/, WriterResource& resource) {

@@ -9,8 +9,15 @@
 namespace tf_syncrep {
 namespace {
 
+using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::NoOutputs;
 using tensorflow::shape_inference::ScalarShape;
+
+absl::Status ProgressOutputs(InferenceContext* c) {
+  TF_RETURN_IF_ERROR(ScalarOutputs(c));
+  c->set_output(6, c->Vector(c->UnknownDim()));
+  return absl::OkStatus();
+}
 
 // What all ops that read or write have, behind the variables.
 #define TF_SYNCREP_TABLES()                   \
@@ -136,8 +143,9 @@ REGISTER_OP("Syncrep>CheckpointProgress")
     .Output("bytes: int64")
     .Output("rows: int64")
     .Output("kept_bytes: int64")
+    .Output("not_finite: string")
     .SetIsStateful()
-    .SetShapeFn(ScalarOutputs)
+    .SetShapeFn(ProgressOutputs)
     .Doc(R"doc(
 Returns how far the writing of a checkpoint has got.
 
@@ -147,6 +155,8 @@ message: The message of the error.
 bytes: How many bytes were written.
 rows: How many rows of tables were written.
 kept_bytes: The most bytes of rows that were kept at one time.
+not_finite: The names of what has a NaN or an infinity, as far as it was written:
+  variables that are written at once, and tables, without their slots.
 )doc");
 
 REGISTER_OP("Syncrep>CheckpointCancel")

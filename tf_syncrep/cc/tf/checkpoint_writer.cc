@@ -71,6 +71,34 @@ char* Elements(const Tensor& tensor) {
   return static_cast<char*>(tensor.data());
 }
 
+// Returns whether none of these numbers has all bits of `exponent` set, as NaN
+// and infinities have.
+template <typename Bits>
+bool AreFinite(const char* numbers, int64_t bytes, Bits exponent) {
+  Bits found = 0;
+  for (int64_t i = 0; i < bytes; i += sizeof(Bits)) {
+    Bits number;
+    std::memcpy(&number, numbers + i, sizeof(number));
+    found |= static_cast<Bits>((number & exponent) == exponent);
+  }
+  return found == 0;
+}
+
+bool AreFinite(tensorflow::DataType dtype, const char* numbers, int64_t bytes) {
+  switch (dtype) {
+    case tensorflow::DT_HALF:
+      return AreFinite<uint16_t>(numbers, bytes, 0x7c00);
+    case tensorflow::DT_BFLOAT16:
+      return AreFinite<uint16_t>(numbers, bytes, 0x7f80);
+    case tensorflow::DT_FLOAT:
+      return AreFinite<uint32_t>(numbers, bytes, 0x7f800000);
+    case tensorflow::DT_DOUBLE:
+      return AreFinite<uint64_t>(numbers, bytes, 0x7ff0000000000000);
+    default:
+      return true;
+  }
+}
+
 absl::Status GaveUp(const KeptBytes& kept) {
   switch (kept.gave_up()) {
     case KeptBytes::Reason::kNoProgress:
@@ -183,7 +211,7 @@ class CheckpointWriter::Share {
         return absl::CancelledError("The checkpoint was cancelled.");
       }
       const int64_t num = std::min(chunk_rows_, piece.num_rows - row);
-      TF_RETURN_IF_ERROR(Read(num, piece.uses));
+      TF_RETURN_IF_ERROR(Read(piece, num));
       uint64_t* const prints =
           fingerprints == nullptr ? nullptr : fingerprints + row;
       TF_RETURN_IF_ERROR(by_row ? WriteChanged(piece, row, num, prints, chunk)
@@ -217,13 +245,16 @@ class CheckpointWriter::Share {
     return absl::OkStatus();
   }
 
-  absl::Status Read(int64_t num, int64_t uses) {
+  absl::Status Read(const TablePiece& piece, int64_t num) {
     const int64_t at_once = std::max<int64_t>(
         1, kLockedBytes / std::max<int64_t>(1, table_->all_row_bytes()));
     std::vector<char*> to = out_;
     for (int64_t row = 0; row < num; row += at_once) {
       const int64_t some = std::min(at_once, num - row);
-      TF_RETURN_IF_ERROR(table_->Read(some, uses, to));
+      TF_RETURN_IF_ERROR(table_->Read(some, piece.uses, to));
+      if (piece.uses < 0) {  // Otherwise it may be a free row.
+        Look(piece, to[0], some);
+      }
       for (size_t k = 0; k < to.size(); ++k) {
         to[k] += some * row_bytes_[k];
       }
@@ -246,6 +277,9 @@ class CheckpointWriter::Share {
     std::vector<int64_t> ids;
     for (int64_t i = 0; i < num; ++i) {
       const bool is_free = piece.uses >= 0 && IsFree(piece.uses, i);
+      if (piece.uses >= 0 && !is_free) {
+        Look(piece, out_[0] + i * row_bytes_[0], 1);
+      }
       if (fingerprints == nullptr) {
         if (is_free) {
           continue;
@@ -307,6 +341,11 @@ class CheckpointWriter::Share {
     }
     writer_->Count(num * table_->all_row_bytes(), num);
     return absl::OkStatus();
+  }
+
+  // Rows that have not changed are looked at as well: the checkpoint has them.
+  void Look(const TablePiece& piece, const char* rows, int64_t num) {
+    writer_->Look(piece.names[0], table_->dtype(0), rows, num * row_bytes_[0]);
   }
 
   // Only the use of a row without a key was read.
@@ -536,6 +575,14 @@ void CheckpointWriter::Count(int64_t bytes, int64_t rows) {
   progress_.rows += rows;
 }
 
+void CheckpointWriter::Look(const std::string& name, tensorflow::DataType dtype,
+                            const char* numbers, int64_t bytes) {
+  if (!AreFinite(dtype, numbers, bytes)) {
+    const MutexLock lock(mu_);
+    progress_.not_finite.insert(name);
+  }
+}
+
 void CheckpointWriter::Run(CheckpointRequest request) {
   BeNice();
   const absl::Status status = OrNoMemory([&] { return WriteFiles(request); });
@@ -557,6 +604,8 @@ absl::Status CheckpointWriter::WriteFiles(CheckpointRequest& request) {
   TF_RETURN_IF_ERROR(bundle.status());
   for (auto& [name, tensor] : request.wholes) {
     TF_RETURN_IF_ERROR(bundle.Add(name, tensor));
+    Look(name, tensor.dtype(), Elements(tensor),
+         static_cast<int64_t>(tensor.TotalBytes()));
     Count(static_cast<int64_t>(tensor.TotalBytes()), 0);
     tensor = Tensor();
   }

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/types.h"
 #include "tf_syncrep/cc/lib/mutex.h"
 #include "tf_syncrep/cc/lib/owned_buffer.h"
 #include "tf_syncrep/cc/tf/table_pieces.h"
@@ -49,6 +51,9 @@ struct CheckpointProgress {
   int64_t rows = 0;   // rows of tables that were written
   // the most bytes that were kept for the snapshot at one time
   int64_t kept_peak = 0;
+  // the names of whole variables, and of tables without their slots, in which
+  // something is not finite
+  std::set<std::string> not_finite;
 };
 
 // There is one for each task and folder. It writes one checkpoint at a time, by
@@ -110,6 +115,9 @@ class CheckpointWriter final
   // Stop() is called. Returns whether to go on.
   bool AwaitTurn();
   void Count(int64_t bytes, int64_t rows);
+  // Takes note of the name if one of these numbers is not finite.
+  void Look(const std::string& name, tensorflow::DataType dtype,
+            const char* numbers, int64_t bytes);
   // Releases the tables, so that they are not touched any more, and ends waits
   // for room.
   static void LetGo(const Held& held);

@@ -134,8 +134,8 @@ class Contents:
 
     `of_parts`: variables of parts; they are also among the wholes of the shares. Each
     is an `OfPart`, or has its `variable`, `names` and `stored_names`. `copies`: pairs
-    of a variable that is saved and another copy of it. `weights`: names of wholes that
-    are trained. If one is not finite, the training has come to nothing.
+    of a variable that is saved and another copy of it. `weights`: names of wholes and
+    tables that are trained. If one is not finite, the training has come to nothing.
     """
 
     of_parts: list[Any] = dataclasses.field(default_factory=list)
@@ -168,11 +168,6 @@ class Contents:
         """Adds a variable that is written at once."""
         original = self._original(variable)
         self._share(original).wholes[name] = original
-
-    def note_weight(self, name: str, variable: Any) -> None:
-        """Notes that a variable that is written at once is trained."""
-        if variable.dtype.base_dtype.is_floating:
-            self.weights.append(name)
 
     def add_of_part(self, of_part: OfPart) -> None:
         """Adds a variable of a part of tables."""

@@ -17,7 +17,6 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -307,10 +306,11 @@ class Engine:
         """Waits for the tasks, and makes a checkpoint of their files."""
         failure: BaseException | None = None
         try:
-            self._await_tasks(saving)
+            not_finite = self._await_tasks(saving)
             prefix = self.directory.prefix(manifest.number)
             self._calls.merge(prefixes, prefix)
-            manifest = _checked(manifest, prefix, weights)
+            ruined = (x for x in weights if x in not_finite)
+            manifest = _judged(manifest, prefix, next(ruined, None))
             saving.manifest = self.directory.commit(manifest)
             saving.secs = time.monotonic() - begun
             self._base = saving.manifest
@@ -325,7 +325,8 @@ class Engine:
         _being_written.discard(self.directory.path)
         saving.end(failure)
 
-    def _await_tasks(self, saving: Saving) -> None:
+    def _await_tasks(self, saving: Saving) -> set[str]:
+        """Waits; returns the names of what the tasks have found not to be finite."""
         wait = _FIRST_ASK_SECS
         while True:
             answers = self._calls.progress()
@@ -338,7 +339,7 @@ class Engine:
                         int(answer.code)
                     )(None, None, answer.message.decode())
             if all(answer.done for answer in answers):
-                return
+                return {x.decode() for answer in answers for x in answer.not_finite}
             time.sleep(wait)
             wait = min(2 * wait, _LONGEST_ASK_SECS)
 
@@ -427,19 +428,11 @@ def _reader(prefix: str) -> Any:
     return tf.compat.v1.train.NewCheckpointReader(prefix)
 
 
-def _checked(manifest: Manifest, prefix: str, weights: Sequence[str]) -> Manifest:
-    """Returns the manifest of a checkpoint, which says if a weight is not finite.
-
-    What was written is read again, since only that is of the checkpoint's moment.
-    """
-    reader, name = _reader(prefix), manifest.not_finite
+def _judged(manifest: Manifest, prefix: str, ruined: str | None) -> Manifest:
+    """Returns the manifest of a checkpoint, which says if a weight is not finite."""
+    name = manifest.not_finite or ruined
     if name is None:
-        for weight in weights:
-            if not np.isfinite(reader.get_tensor(weight)).all():
-                name = weight
-                break
-        else:
-            return manifest
+        return manifest
     logging.error(
         "No training will go on from checkpoint %s, which is kept beside the others: "
         "%s is not finite.",

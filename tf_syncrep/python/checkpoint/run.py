@@ -88,7 +88,7 @@ class Run:
             self._errors.append(error)
 
     def end_without_last(self) -> None:
-        """Says that no checkpoint has the end of the run; or raises the last error."""
+        """Says that no checkpoint has the run's end; raises why, if `raise_at_end`."""
         self._log(
             "The end of this training is in no checkpoint: %d of %d were written to "
             "%s.",

@@ -169,8 +169,8 @@ class _Run:
     """One run of a cluster, in the body process of `run_supervised`.
 
     The thread that calls `run` makes all decisions. Other threads, and signal handlers,
-    only put events into its queue. Methods raise _Stop when the run ends but for the
-    script's end, as for want of a reader, and _Restart when all tasks start again.
+    only put events into its queue. Methods raise _Stop where anything but the script's
+    end ends the run, and _Restart where all tasks are to start again.
     """
 
     def __init__(

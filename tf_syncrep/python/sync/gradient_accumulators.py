@@ -1,4 +1,4 @@
-"""Accumulators of one variable's gradients, round by round.
+"""Accumulators of one variable's gradients, round by round, and pushes to them.
 
 They are on the variable's task. A push has the number of its round: an older one is
 dropped, and a newer one replaces all held gradients. So nobody needs to clear a void
@@ -8,11 +8,12 @@ round.
 from __future__ import annotations
 
 import abc
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tf_syncrep.python.ops import accumulator_ops
+from tf_syncrep.python.ops import accumulator_ops, sync_gate_ops
 
 # Rounds are positive, so gradients that are pushed for this one are dropped.
 NO_ROUND = -1
@@ -132,3 +133,28 @@ def make_accumulator(
     if kind.is_sparse:
         return _SparseAccumulator(kind.dtype, variable, naming, sparse_reduction_type)
     return _DenseAccumulator(kind.dtype, variable, naming)
+
+
+def push_and_commit(
+    contribution: Sequence[Any],
+    admitted: tf.Tensor,
+    gradients: Sequence[Any],
+    accumulators: Sequence[GradientAccumulator],
+    device: str,
+) -> tf.Tensor:
+    """Pushes a worker's gradient, and tells the gate once all of it has arrived."""
+    gate, generation, round_number, *worker = contribution
+    with tf.device(device):
+        # There is no cond around the pushes, so that gradients are sent meanwhile. If
+        # they were not admitted, their round is one that does not exist, and they are
+        # dropped.
+        pushed_round = tf.where(admitted, round_number, NO_ROUND)
+    pushes = [
+        accumulator.push(gradient, pushed_round)
+        for accumulator, gradient in zip(accumulators, gradients, strict=True)
+    ]
+    # The pushes are grouped by task first, so that each task reports once.
+    with tf.device(device):
+        pushed = tf.group(pushes)
+    with tf.device(device), tf.control_dependencies([pushed]):
+        return sync_gate_ops.sync_gate_commit(gate, generation, pushed_round, *worker)

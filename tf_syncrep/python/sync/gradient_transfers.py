@@ -23,8 +23,8 @@ _LONG_ROW_BYTES = 64
 def small_part(gradient) -> tf.Tensor | None:
     """Returns the part of a gradient that is worth sending together with others.
 
-    A dense gradient is, if it is small; of a sparse one the indices, a vector, if they
-    are small or its rows are long.
+    That is a small dense gradient as a whole, and of a sparse one the indices, a
+    vector, if they are small or its rows are long.
     """
     if isinstance(gradient, tf.IndexedSlices):
         indices = gradient.indices

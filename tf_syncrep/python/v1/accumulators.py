@@ -239,21 +239,7 @@ class SparseConditionalAccumulator(_AccumulatorMethods):
     def apply_indexed_slices_grad(
         self, grad: tf.IndexedSlices, local_step: Any = 0, name: str | None = None
     ) -> tf.Operation | None:
-        """Offers a gradient, which is silently dropped if it is stale.
-
-        Args:
-            grad: the gradient.
-            local_step: integer scalar: the time step at which it was computed. It
-                is stale if this is below the accumulator's.
-            name: name of the op.
-
-        Returns:
-            The op in a graph, None when executing eagerly.
-
-        Raises:
-            tf.errors.InvalidArgumentError: `grad` has another shape, or an index out
-                of range.
-        """
+        """Offers a gradient in place of its parts; see `apply_grad`."""
         return self.apply_grad(
             grad_indices=grad.indices,
             grad_values=grad.values,
@@ -322,19 +308,7 @@ class SparseConditionalAccumulator(_AccumulatorMethods):
     def take_indexed_slices_grad(
         self, num_required: Any, name: str | None = None
     ) -> tf.IndexedSlices:
-        """Returns the same as `take_grad`, as `tf.IndexedSlices`.
-
-        Args:
-            num_required: int32 scalar: how many gradients to wait for.
-            name: name of the op.
-
-        Returns:
-            The reduced gradient.
-
-        Raises:
-            tf.errors.InvalidArgumentError: `num_required` is less than 1.
-            tf.errors.CancelledError: the session was closed while this waited.
-        """
+        """Takes what `take_grad` takes, as `tf.IndexedSlices`."""
         taken = self.take_grad(num_required, name=name)
         return tf.IndexedSlices(
             indices=taken.indices, values=taken.values, dense_shape=taken.shape

@@ -126,15 +126,20 @@ class AdamAsyncOptimizer(BaseOptimizer):
         self._keep("beta1", "beta1", beta1, below=1)
         self._keep("beta2", "beta2", beta2, below=1)
         self._keep("epsilon", "epsilon", epsilon)
-        self._use_nesterov = bool(use_nesterov)
-        self._apply_sparse_rmsprop = bool(apply_sparse_rmsprop)
+        # They are attributes of the ops, so they cannot be tensors.
+        self._options = {
+            "use_locking": self._use_locking,
+            "use_nesterov": bool(use_nesterov),
+        }
         if rmsprop_momentum is None:
-            self._rmsprop_momentum = -1.0
+            momentum = -1.0
         else:
-            # It is an attribute of the ops, so it cannot be a tensor.
-            self._rmsprop_momentum = check_number(
-                "rmsprop_momentum", rmsprop_momentum, below=1
-            )
+            momentum = check_number("rmsprop_momentum", rmsprop_momentum, below=1)
+        self._sparse_options = {
+            **self._options,
+            "apply_sparse_rmsprop": bool(apply_sparse_rmsprop),
+            "rmsprop_momentum": momentum,
+        }
 
     # Slots.
 
@@ -190,38 +195,20 @@ class AdamAsyncOptimizer(BaseOptimizer):
 
     def _apply_dense(self, grad, var):
         return adam_async_ops.apply_adam_async(
-            *self._operands(var),
-            grad,
-            use_locking=self._use_locking,
-            use_nesterov=self._use_nesterov,
+            *self._operands(var), grad, **self._options
         ).op
 
     def _apply_sparse(self, grad, var):
         return adam_async_ops.sparse_apply_adam_async(
-            *self._operands(var),
-            grad.values,
-            grad.indices,
-            use_locking=self._use_locking,
-            use_nesterov=self._use_nesterov,
-            apply_sparse_rmsprop=self._apply_sparse_rmsprop,
-            rmsprop_momentum=self._rmsprop_momentum,
+            *self._operands(var), grad.values, grad.indices, **self._sparse_options
         ).op
 
     def _resource_apply_dense(self, grad, handle):
         return adam_async_ops.resource_apply_adam_async(
-            *self._operands(handle),
-            grad,
-            use_locking=self._use_locking,
-            use_nesterov=self._use_nesterov,
+            *self._operands(handle), grad, **self._options
         )
 
     def _resource_apply_sparse(self, grad, handle, indices):
         return adam_async_ops.resource_sparse_apply_adam_async(
-            *self._operands(handle),
-            grad,
-            indices,
-            use_locking=self._use_locking,
-            use_nesterov=self._use_nesterov,
-            apply_sparse_rmsprop=self._apply_sparse_rmsprop,
-            rmsprop_momentum=self._rmsprop_momentum,
+            *self._operands(handle), grad, indices, **self._sparse_options
         )

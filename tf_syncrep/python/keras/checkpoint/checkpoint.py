@@ -349,11 +349,11 @@ class Checkpoint(tf.keras.callbacks.Callback):
                 position.epoch,
             )
             return
-        of_others = " Metrics of this epoch will be those of its other steps."
+        of_rest = " Metrics of this epoch will be those of its steps from here on."
         print(
             f"Training goes on from {path}, in {position.describe(epochs, steps)}: "
             f"{self._run.progress.lost_since(self._manifest, position.num_steps)}."
-            f"{of_others if position.step else ''}",
+            f"{of_rest if position.step else ''}",
             flush=True,
         )
 

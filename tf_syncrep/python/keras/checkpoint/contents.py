@@ -133,18 +133,22 @@ def _add_variables(
         keys[x] = name
     for owner, keys in named.values():
         if isinstance(owner, Tables):
-            _add_slabs(contents, owner, keys, slots)
+            _add_slabs(contents, owner, keys, slots, trained)
         elif isinstance(owner, DynamicTables):
             for slab in owner.slabs:
-                _add_dynamic_slab(contents, owner, slab, keys, slots)
+                _add_dynamic_slab(contents, owner, slab, keys, slots, trained)
         else:
             _add_variable(contents, keys[""], owner, slots.get(id(owner), {}))
-            if id(owner) in trained and not is_table(owner):
-                contents.note_weight(keys[""], owner)
+            if id(owner) in trained:
+                contents.weights.append(keys[""])
 
 
 def _add_slabs(
-    contents: Contents, tables: Tables, keys: Mapping[str, str], slots: Any
+    contents: Contents,
+    tables: Tables,
+    keys: Mapping[str, str],
+    slots: Any,
+    trained: Container[int],
 ) -> None:
     """Adds the parts of tables, with a key for each table."""
     for slab in tables.slabs:
@@ -154,6 +158,8 @@ def _add_slabs(
             for piece in slab.parts(part_number):
                 name = keys[piece.table.name]
                 names = (name, *(f"slots/{kind}/{name}" for kind in by_rows))
+                if id(part) in trained:
+                    contents.weights.append(name)
                 first = (part_number - slab.first_row(piece.table)) % slab.num_parts
                 vocabulary = piece.table.vocabulary_size
                 pieces.append(
@@ -170,6 +176,7 @@ def _add_dynamic_slab(
     slab: DynamicSlab,
     keys: Mapping[str, str],
     slots: Any,
+    trained: Container[int],
 ) -> None:
     """Adds the parts of tables that grow, with a key for each table."""
     parts = tables.parts(slab)
@@ -206,6 +213,8 @@ def _add_dynamic_slab(
         pieces = []
         for table in slab.tables:
             names = keyed[table.name].part_names(part_number)
+            if id(group[0]) in trained:
+                contents.weights.append(names[0])
             room = slab.capacity(table)
             pieces.append(Piece(0, room, 1, room, names, uses=2))
         contents.add_group(group, pieces)

@@ -163,11 +163,13 @@ def each_callback(callbacks: Any) -> list[Any]:
 def with_callbacks(
     model: Any, callbacks: Any, before: Sequence[Any] = (), behind: Sequence[Any] = ()
 ) -> Any:
-    """Adds callbacks to those of `fit`.
+    """Adds callbacks, if there are any to add, to those of `fit`.
 
     A CallbackList notes which hooks its callbacks have when it is made, so that one
     that is added later would not be called, and another one is made.
     """
+    if not (before or behind):
+        return callbacks
     every = [*before, *each_callback(callbacks), *behind]
     if not isinstance(callbacks, tf.keras.callbacks.CallbackList):
         return every

@@ -58,17 +58,16 @@ def for_serving(model: Any) -> Iterator[None]:
 def export_for_serving() -> None:
     """Makes Keras' `model.export`, if there is one, use `for_serving`."""
     compat.note_default_signatures()
-    if hasattr(tf.keras.Model, "export"):
-        tf.keras.Model.export = _for_serving(tf.keras.Model.export)
+    if not hasattr(tf.keras.Model, "export"):
+        return
+    stock = tf.keras.Model.export
 
-
-def _for_serving(stock):
     @functools.wraps(stock)
     def export(self, *args, **kwargs):
         with for_serving(self):
             return stock(self, *args, **kwargs)
 
-    return export
+    tf.keras.Model.export = export
 
 
 @contextlib.contextmanager

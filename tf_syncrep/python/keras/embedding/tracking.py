@@ -115,7 +115,7 @@ class _Whole(_State):
             self._tables.write(name, string_value)
 
 
-class _Part(_State):
+class _SavedPart(_State):
     """Receives the rows of a part of another layout."""
 
     def __init__(self, tables: Tables, slab: layout.Slab, part_number: int):
@@ -157,7 +157,7 @@ class _Layout(_LayoutState[Tables]):
         setattr(self._root, _name_of(saved), parts)
         try:
             receivers = [
-                _Part(self._tables, slab, part_number)
+                _SavedPart(self._tables, slab, part_number)
                 for slab in slabs
                 for part_number in range(slab.num_parts)
             ]

@@ -408,7 +408,7 @@ def _own_loop(model: Any, **data: Any) -> Iterator[None]:
 
     `model`: a model that is not under ParameterServerStrategy. `**data`: arguments with
     data, by name. Raises ValueError: the data is made by a function, which nobody would
-    call.
+    call; or the model was made before the strategy.
     """
     for name, value in data.items():
         if callable(value):
@@ -418,6 +418,7 @@ def _own_loop(model: Any, **data: Any) -> Iterator[None]:
                 f"{name}=function(tf.distribute.InputContext()). Received: "
                 f"{name}={value!r}"
             )
+    checks.refuse_model_from_before(model)
     # Keras 3 keeps "auto", and fails with it in the loop.
     is_auto = compat.IS_KERAS_3 and model.steps_per_execution == "auto"
     if is_auto:

@@ -33,8 +33,13 @@ _RAN_OUT = (
 
 _OTHER_ORDER = (
     "fit: the epoch goes on after %d batches of another order, since its data is "
-    "shuffled: some of it comes twice in this epoch, and some not at all. Workers that "
-    "read a dataset each, or a work queue, go on exactly."
+    "shuffled: some of it comes twice in this epoch, and some not at all. Only a "
+    "tfs.data.WorkQueue knows what is left."
+)
+
+_ALL_AGAIN = (
+    "fit: the epoch goes on with all of its data again, since workers read it to its "
+    "end. Only a tfs.data.WorkQueue knows what is left."
 )
 
 # How many times a pass may find that a worker has not made its data, before it goes on
@@ -216,16 +221,21 @@ class WorkersBatches(Batches):
 
     num_steps: int
 
-    def __init__(self, iterator: Any, num_steps: int, element_spec: Any):
-        self._iterator = iterator
-        self.element_spec = element_spec
+    def __init__(self, datasets: WorkersDatasets, num_steps: int):
+        self.element_spec = datasets.element_spec
+        self._datasets = datasets
         self.num_steps = num_steps
+
+    def begin_epoch(self, epoch: int, resume: bool) -> bool:
+        del resume
+        self._datasets.epoch = epoch
+        return True
 
     def executions(self, sizes: Sizes, first_step: int = 0) -> Iterator[Scheduled]:
         first = first_step
         while first < self.num_steps:
             size = sizes.next(self.num_steps - first)
-            yield Scheduled(size, (self._iterator,))
+            yield Scheduled(size, (self._datasets.iterator,))
             first += size
 
     @staticmethod
@@ -268,7 +278,6 @@ class WorkersPasses(Batches):
         self.element_spec = datasets.element_spec
         self._datasets = datasets
         self._queues = datasets.queues
-        self._iterator: Any = None
         self._patience = _PATIENCE
         self._take: Any = None
         # Each worker's thread reads and writes the place of its own worker alone.
@@ -278,12 +287,13 @@ class WorkersPasses(Batches):
 
     def begin_epoch(self, epoch: int, resume: bool) -> bool:
         self._datasets.epoch = epoch
+        if resume and not self._queues:
+            logging.warning(_ALL_AGAIN)
         epochs = [queue.begin_epoch(resume) for queue in self._queues]
         return None not in epochs
 
     def passes(self, num_workers: int, window: int) -> Iterator[Window]:
-        if self._iterator is None:
-            self._iterator = self._datasets.iterator()
+        if self._take is None:
             function = tf.function(take_chunk, autograph=False)
             self._take = function.get_concrete_function(ITERATOR_SPEC)
         is_left = True
@@ -294,10 +304,12 @@ class WorkersPasses(Batches):
             self._absent = ends.lost
             if ends.lost:
                 logging.warning(
-                    "fit: %d of %d workers do not answer at the end of an epoch, which "
-                    "ends without them.",
+                    "fit: %d of %d workers do not answer at the end of an epoch: %s. "
+                    "It ends without what they had yet to read%s.",
                     len(ends.lost),
                     num_workers,
+                    ", ".join(map(str, sorted(ends.lost))),
+                    ", which others read" if self._queues else "",
                 )
             is_left = self.has_left(bool(ends.lost))
 
@@ -306,7 +318,7 @@ class WorkersPasses(Batches):
 
         A worker that does not answer is waited for once.
         """
-        if self._patience == 0 or is_made(self._iterator):
+        if self._patience == 0 or is_made(self._datasets.iterator):
             return True
         self._patience -= 1
         return False
@@ -332,7 +344,7 @@ class WorkersPasses(Batches):
     def executions(self, sizes: Sizes, first_step: int = 0) -> Iterator[Scheduled]:
         del first_step
         while True:
-            yield Scheduled(sizes.largest, (self._iterator,))
+            yield Scheduled(sizes.largest, (self._datasets.iterator,))
 
     def due(
         self, size: int, args: tuple[Any, ...], cancelable: Cancelable

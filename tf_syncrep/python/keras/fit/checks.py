@@ -19,6 +19,11 @@ from tf_syncrep.python.keras.sync_replicas.optimizer import SyncReplicas
 # Tables above this size are worth a warning if each step reads them whole.
 LARGE_TABLE_BYTES = 64 * 2**20
 
+_OUTSIDE = (
+    "The model must be made in the scope of the strategy. Received: variable {} from "
+    "outside of it"
+)
+
 
 def refuse_model_outside_of_scope(model: Any) -> None:
     """Raises for a model that would train on the coordinator of a cluster.
@@ -33,6 +38,25 @@ def refuse_model_outside_of_scope(model: Any) -> None:
             "The model must be made in the scope of the strategy, or it trains on the "
             f"coordinator alone. Received: model {model.name} from outside of it"
         )
+
+
+def is_from_before(device: str) -> bool:
+    """Returns whether a device was named before this process joined its cluster.
+
+    With that, the process got another name, and TensorFlow does not find the device any
+    more.
+    """
+    with tf.device("CPU:0"):
+        here = tf.constant(0).device
+    return tf.DeviceSpec.from_string(device).job != tf.DeviceSpec.from_string(here).job
+
+
+def refuse_model_from_before(model: Any) -> None:
+    """Raises for a model that was made before this process joined its cluster."""
+    for variable in model.variables[:1] if model.built else ():
+        value = compat.native(variable)
+        if is_from_before(value.device):
+            raise ValueError(_OUTSIDE.format(value.name))
 
 
 def refuse_never_to_validate(validation_freq: Any) -> None:
@@ -262,7 +286,4 @@ def refuse_variables_elsewhere(model: Any) -> None:
                 f"Received: variable {variable.path} in {len(value.variables)} parts"
             )
         if not extended.variable_created_in_scope(value):
-            raise ValueError(
-                "The model must be made in the scope of the strategy. "
-                f"Received: variable {value.name} from outside of it"
-            )
+            raise ValueError(_OUTSIDE.format(value.name))

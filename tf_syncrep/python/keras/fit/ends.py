@@ -8,8 +8,8 @@ from collections.abc import Set as AbstractSet
 # After this time without a result, executions are again scheduled for free workers.
 ASK_AGAIN_SECS = 0.05
 # How many times a worker may take none of these, while nothing else is under way,
-# before it counts as lost: for ten seconds, or for one if it was lost before.
-_PATIENCE, _PATIENCE_WITH_ABSENT = 200, 20
+# before it counts as lost: for a minute, or for a second if it was lost before.
+_PATIENCE, _PATIENCE_WITH_ABSENT = 1200, 20
 
 
 class Window:

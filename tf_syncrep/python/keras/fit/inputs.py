@@ -9,6 +9,7 @@ from absl import logging
 from tf_syncrep.python.data.work_queue import WorkQueue
 from tf_syncrep.python.keras.cluster import num_tasks
 from tf_syncrep.python.keras.compat.tracing import converted
+from tf_syncrep.python.keras.fit import checks
 from tf_syncrep.python.keras.fit.adapters import adapter_of
 from tf_syncrep.python.keras.fit.batches import (
     NO_BATCHES,
@@ -19,6 +20,7 @@ from tf_syncrep.python.keras.fit.batches import (
 )
 from tf_syncrep.python.keras.fit.worker_datasets import (
     WorkersDatasets,
+    copied,
     differs_between_workers,
     endless,
     in_chunks,
@@ -41,17 +43,24 @@ def training_batches(
     def weighed(dataset: tf.data.Dataset) -> tf.data.Dataset:
         return adapter_of(dataset, y, sample_weight, class_weight=class_weight).dataset
 
-    if callable(x):
+    dataset_fn = None
+    if isinstance(x, tf.data.Dataset) and steps_per_epoch is not None:
+        refuse_made_before_the_strategy(x, "x")
+        refuse_empty(int(x.cardinality()), "x")
+        _say_that_all_read_all(x)
+        dataset_fn = copied(x)
+    elif callable(x):
         # As TensorFlow traces it in `create_per_worker_dataset`.
-        traced_x = converted(x)
+        dataset_fn = converted(x)
+    if dataset_fn is not None:
 
         def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            return weighed(made_by(traced_x, context))
+            return weighed(made_by(dataset_fn, context))
 
         def read(dataset: tf.data.Dataset, worker: int, epoch: tf.Tensor) -> Any:
             if steps_per_epoch is None:
                 return in_chunks(dataset, chunk_size, epoch)
-            return endless(dataset, f"the dataset of worker {worker}")
+            return endless(dataset, f"the dataset of worker {worker}", epoch)
 
         datasets = WorkersDatasets(coordinator, num_tasks("worker"), make, read)
 
@@ -66,18 +75,7 @@ def training_batches(
                 )
             return WorkersPasses(datasets), first
         _say_that_queues_end(datasets.queues, steps_per_epoch)
-        batches = WorkersBatches(
-            datasets.iterator(), steps_per_epoch, datasets.element_spec
-        )
-        return batches, first
-
-    if isinstance(x, tf.data.Dataset) and steps_per_epoch is not None:
-        refuse_empty(int(x.cardinality()), "x")
-        dataset = weighed(x)
-        _say_that_all_read_all(x)
-        iterator = iter(coordinator.create_per_worker_dataset(endless(dataset, "x")))
-        batches = WorkersBatches(iterator, steps_per_epoch, dataset.element_spec)
-        return batches, lambda: first_batch(dataset)
+        return WorkersBatches(datasets, steps_per_epoch), first
 
     adapter = adapter_of(
         read_ahead(x),
@@ -117,24 +115,22 @@ def evaluation_batches(
 
 
 def read_ahead(x: Any, argument: str = "x") -> Any:
-    """Makes a dataset read ahead, as Keras' adapters do with all other data.
-
-    Raises ValueError: the dataset was made before this process joined its cluster. With
-    that, the process got another name, and TensorFlow does not find the device of the
-    dataset any more.
-    """
+    """Makes a dataset read ahead, as Keras' adapters do with all other data."""
     if not isinstance(x, tf.data.Dataset):
         return x
-    device = tf.data.experimental.to_variant(x).device
-    with tf.device("CPU:0"):
-        here = tf.constant(0).device
-    if tf.DeviceSpec.from_string(device).job != tf.DeviceSpec.from_string(here).job:
+    refuse_made_before_the_strategy(x, argument)
+    return x.prefetch(tf.data.AUTOTUNE)
+
+
+def refuse_made_before_the_strategy(dataset: tf.data.Dataset, argument: str) -> None:
+    """Raises for a dataset that was made before this process joined its cluster."""
+    device = tf.data.experimental.to_variant(dataset).device
+    if checks.is_from_before(device):
         raise ValueError(
             f"`{argument}` must be made after the strategy, which connects this "
             "process to the cluster: a dataset from before cannot be read any more. "
             f"Received: a dataset on {device}"
         )
-    return x.prefetch(tf.data.AUTOTUNE)
 
 
 def first_batch(dataset: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -67,8 +68,12 @@ class WorkersDatasets:
         self.element_spec = specs[0]
         self.queues = list(queues.values())
 
+    @functools.cached_property
     def iterator(self) -> Any:
-        """Returns what the coordinator schedules functions with: workers' iterators."""
+        """What the coordinator schedules functions with: workers' iterators.
+
+        Each begins with the `epoch` in which its worker makes it.
+        """
         return iter(
             dataset_of_workers(
                 self._coordinator,
@@ -151,17 +156,30 @@ def _refuse_variable(*_: Any, **__: Any) -> Any:
     )
 
 
-def endless(dataset: tf.data.Dataset, name: str) -> tf.data.Dataset:
-    """Repeats a dataset for ever; reading it raises a clear error if it is empty.
+def copied(dataset: tf.data.Dataset) -> Callable[[Any], tf.data.Dataset]:
+    """Returns a function that makes a copy of a dataset, on any task."""
+    graph_def = _graph_def_of(dataset, 0)  # With a warning of state outside the graph.
+    return lambda _: tf.data.experimental.from_variant(
+        tf.raw_ops.DatasetFromGraph(graph_def=graph_def), dataset.element_spec
+    )
 
-    Otherwise a step would fail with the error for the end of a sequence.
+
+def endless(
+    dataset: tf.data.Dataset, name: str, num_skipped: int | tf.Tensor
+) -> tf.data.Dataset:
+    """Repeats a dataset for ever, without so many of the first times.
+
+    Reading it raises a clear error if it is empty. Otherwise a step would fail with the
+    error for the end of a sequence.
     """
 
     def fail(_: tf.Tensor) -> tf.data.Dataset:
         tf.debugging.Assert(False, [f"There are no batches: {name} is empty"])
         return dataset.take(0)
 
-    return dataset.repeat().concatenate(tf.data.Dataset.from_tensors(0).flat_map(fail))
+    failing = tf.data.Dataset.from_tensors(0).flat_map(fail)
+    epochs = _skipped(dataset, num_skipped).concatenate(dataset.repeat())
+    return epochs.concatenate(failing)
 
 
 def in_chunks(
@@ -180,16 +198,25 @@ def in_chunks(
     )
     # A map would be made parallel, and read ahead.
     chunks = dataset.scan(0, lambda state, *batch: (state, _held(*batch))).batch(size)
-    # To make an iterator is to draw the seeds of a shuffle. `zip` would read a chunk.
-    first = tf.data.Dataset.range(1)
-    skipped = tf.data.Dataset.range(num_skipped).flat_map(
-        lambda _: tf.data.Dataset.choose_from_datasets([end.take(0), chunks], first)
-    )
     # Nor is the next epoch to be read in advance.
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
-    epochs = skipped.concatenate(chunks.concatenate(end).repeat())
+    epochs = _skipped(chunks, num_skipped).concatenate(chunks.concatenate(end).repeat())
     return epochs.with_options(options)
+
+
+def _skipped(dataset: tf.data.Dataset, num: int | tf.Tensor) -> tf.data.Dataset:
+    """Returns a dataset without elements that iterates so many times over another one.
+
+    It reads nothing. To make an iterator is to draw the seeds of a shuffle.
+    """
+    first = tf.data.Dataset.range(1)
+    # `zip` would read an element.
+    return tf.data.Dataset.range(num).flat_map(
+        lambda _: tf.data.Dataset.choose_from_datasets(
+            [dataset.take(0), dataset], first
+        )
+    )
 
 
 # The spec of the iterators of such datasets.
@@ -237,14 +264,19 @@ def is_shuffled(dataset: tf.data.Dataset) -> bool:
 def _has(dataset: tf.data.Dataset, names: Sequence[str]) -> bool:
     """Returns whether an op of a dataset has one of these names in its own."""
     try:
-        serialized = tf.raw_ops.DatasetToGraphV2(
-            input_dataset=tf.data.experimental.to_variant(dataset),
-            external_state_policy=1,  # state outside the graph does not matter here
-            strip_device_assignment=True,
-        )
+        # State outside the graph does not matter here.
+        graph_def = _graph_def_of(dataset, 1)
     except tf.errors.OpError:
         return True
-    graph = tf.compat.v1.GraphDef.FromString(serialized.numpy())
+    graph = tf.compat.v1.GraphDef.FromString(graph_def.numpy())
     nodes = [graph.node, *(function.node_def for function in graph.library.function)]
     ops = {node.op for some in nodes for node in some}
     return any(name in op for op in ops for name in names)
+
+
+def _graph_def_of(dataset: tf.data.Dataset, external_state_policy: int) -> Any:
+    return tf.raw_ops.DatasetToGraphV2(
+        input_dataset=tf.data.experimental.to_variant(dataset),
+        external_state_policy=external_state_policy,
+        strip_device_assignment=True,
+    )

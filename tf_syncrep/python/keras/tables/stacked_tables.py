@@ -129,7 +129,7 @@ def all_made() -> list[StackedTables]:
         return list(_made)
 
 
-class _Placed(NamedTuple):
+class Placed(NamedTuple):
     """A variable with vectors, and its number among the parts of a slab."""
 
     tables: StackedTables
@@ -139,12 +139,12 @@ class _Placed(NamedTuple):
     native: Any
 
 
-def _placed(kind: type[StackedTables] = StackedTables) -> Iterator[_Placed]:
+def _placed(kind: type[StackedTables] = StackedTables) -> Iterator[Placed]:
     """Yields the variables with vectors of all tables of a kind, slab by slab."""
     for tables in all_made():
         for slab in tables.slabs if isinstance(tables, kind) else ():
             for number, variable in enumerate(tables.trained(slab)):
-                yield _Placed(tables, slab, number, variable, compat.native(variable))
+                yield Placed(tables, slab, number, variable, compat.native(variable))
 
 
 def tables_with(
@@ -173,34 +173,18 @@ def trained_by(optimizer: Any) -> list[StackedTables]:
     return list(dict.fromkeys(found[place] for place in sorted(found)))
 
 
+def places_of(variables: Sequence[Any]) -> list[Placed | None]:
+    """Returns the places of variables, as Keras has them; None for any other one."""
+    found = {id(x.native): x for x in _placed()}
+    return [found.get(id(compat.native(variable))) for variable in variables]
+
+
 def own_slabs_of(variables: Sequence[Any]) -> list[Any]:
     """Finds the slab of each variable; None if it has no optimizer of its own."""
-    slabs = {id(x.native): x.slab for x in _placed() if x.slab.optimizer is not None}
-    return [slabs.get(id(compat.native(variable))) for variable in variables]
+    slabs = [place and place.slab for place in places_of(variables)]
+    return [slab if slab and slab.optimizer is not None else None for slab in slabs]
 
 
 def is_part(variable: tf.Variable, kind: type[StackedTables] = StackedTables) -> bool:
     """Returns whether a variable has vectors of tables, or of one kind of tables."""
     return any(x.native is variable for x in _placed(kind))
-
-
-class Part(NamedTuple):
-    """The place of a variable in a slab."""
-
-    first: Any
-    number: int
-    num_parts: int
-
-
-def parts_of(variables: Sequence[Any]) -> list[Part]:
-    """Returns the places of variables in slabs; any other one is a part of itself.
-
-    `variables`: variables, as Keras has them.
-    """
-    natives = [compat.native(variable) for variable in variables]
-    found = {id(variable): Part(variable, 0, 1) for variable in natives}
-    first = None
-    for x in _placed():
-        first = first if x.number else x.native
-        found[id(x.native)] = Part(first, x.number, x.slab.num_parts)
-    return [found[id(variable)] for variable in natives]

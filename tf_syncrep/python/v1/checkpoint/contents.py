@@ -44,7 +44,10 @@ def contents_of_graph() -> tuple[Contents, Any]:
     groups.sort(key=lambda group: not hasattr(group[0], "handle"))
     contents = Contents()
     for group in groups:
-        contents.add_group(group, [_piece_of(group)])
+        piece = _piece_of(group)
+        contents.add_group(group, [piece])
+        if group[0].trainable:
+            contents.weights.append(piece.names[0])
     of_groups = {id(variable) for group in groups for variable in group}
     others = [v for v in variables if id(v) not in of_groups]
     for variable in others:
@@ -52,7 +55,7 @@ def contents_of_graph() -> tuple[Contents, Any]:
             value = variable.read_value()
         contents.add_whole(variable.op.name, value)
         if variable.trainable:
-            contents.note_weight(variable.op.name, variable)
+            contents.weights.append(variable.op.name)
     objects = tf.compat.v1.get_collection(_Key.SAVEABLE_OBJECTS)
     for spec in (spec for x in objects for spec in x.specs):
         with tf.device(cpu_of(spec)):

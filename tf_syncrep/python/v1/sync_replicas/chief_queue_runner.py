@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import tensorflow as tf
@@ -48,24 +48,21 @@ class ChiefQueueRunner(SessionLoop):
         self._fail_op = fail_op
         self._departures = departures
         self._generation = 0  # the last generation in which it ran
-        self._requests: list[_Request] = []  # guarded by the condition
+        # Functions to be called between two updates; guarded by the condition.
+        self._requests: list[tuple[Callable[[], None], Future[None]]] = []
 
     def between_updates(self, function: Callable[[], None]) -> None:
-        """Calls a function at the end of the next update, or of the runner.
+        """Calls a function at the end of the next update, in the runner's thread.
 
-        It is called in the runner's thread, or in this one if the runner does not run.
+        If the runner does not run, it is called at once, in this thread.
         """
-        request = _Request(function)
+        done: Future[None] = Future()
         with self._condition:
-            if self._sessions:
-                self._requests.append(request)
-            else:
-                request.is_done.set()
+            if not self._sessions:
                 function()
                 return
-        request.is_done.wait()
-        if request.error is not None:
-            raise request.error
+            self._requests.append((function, done))
+        done.result()
 
     def begin(self, session):
         """Opens the gate unless it is open."""
@@ -99,11 +96,12 @@ class ChiefQueueRunner(SessionLoop):
         with self._condition:
             super().on_end(session)
             requests, self._requests = self._requests, []
-        for request in requests:
-            request.error = tf.errors.CancelledError(
-                None, None, "The chief's part ended before its next update."
+        for _, done in requests:
+            done.set_exception(
+                tf.errors.CancelledError(
+                    None, None, "The chief's part ended before its next update."
+                )
             )
-            request.is_done.set()
 
     def _open(self, session: Any) -> int:
         """Opens the gate unless this session has opened it; returns the generation."""
@@ -126,21 +124,11 @@ class ChiefQueueRunner(SessionLoop):
         """Calls the functions that are to be called between two updates."""
         with self._condition:
             requests, self._requests = self._requests, []
-        for request in requests:
+        for function, done in requests:
             try:
-                request.function()
+                done.set_result(function())
             except BaseException as error:
-                request.error = error
-            request.is_done.set()
-
-
-class _Request:
-    """A function to be called between two updates."""
-
-    def __init__(self, function: Callable[[], None]):
-        self.function = function
-        self.error: BaseException | None = None
-        self.is_done = threading.Event()
+                done.set_exception(error)
 
 
 def _has_failed(coord: Any) -> bool:

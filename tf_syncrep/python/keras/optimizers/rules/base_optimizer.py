@@ -11,7 +11,7 @@ from tf_syncrep.python.base.docstrings import with_texts
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.tables import slots
 from tf_syncrep.python.keras.tables.growing.dynamic_tables import DynamicTables
-from tf_syncrep.python.keras.tables.stacked_tables import is_part, parts_of
+from tf_syncrep.python.keras.tables.stacked_tables import is_part, places_of
 from tf_syncrep.python.ops import op_library, table_ops
 from tf_syncrep.python.ops.stochastic_rounding import StochasticRounding
 
@@ -152,15 +152,17 @@ class BaseOptimizer(compat.SlotOptimizer):
         if not self.stochastic_rounding:
             return
         counts, seeds = [], {}
-        for variable, part in zip(variables, parts_of(variables), strict=True):
+        for variable, place in zip(variables, places_of(variables), strict=True):
             # The seed is that of the whole table, however many parts it has.
-            seed = seeds.setdefault(id(part.first), len(seeds))
+            whole = variable if place is None else place.slab
+            seed = seeds.setdefault(id(whole), len(seeds))
             if tf.as_dtype(variable.dtype) not in (tf.half, tf.bfloat16):
                 continue
             count = self.add_slot(variable, ROUNDING_COUNT, [1], tf.int64, 0)
             counts.append(count)
+            part = (0, 1) if place is None else (place.number, place.slab.num_parts)
             self.__dict__["_roundings"][self.slot_index(variable)] = StochasticRounding(
-                count, seed, part.number, part.num_parts
+                count, seed, *part
             )
         if counts:
             self._rounding_counts = counts

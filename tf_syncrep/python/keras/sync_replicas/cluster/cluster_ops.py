@@ -19,7 +19,7 @@ from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.sync_replicas.targets import Targets
 from tf_syncrep.python.ops import sync_gate_ops
 from tf_syncrep.python.sync import gate_placement, gradient_checks, gradient_transfers
-from tf_syncrep.python.sync.contribution import push_and_commit
+from tf_syncrep.python.sync.gradient_accumulators import push_and_commit
 from tf_syncrep.python.sync.gradients import flatten
 
 # A coordinator may trace functions for longer than a worker should be silent.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -178,14 +178,12 @@ class Dynamic:
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class RowInitializer:
-    """How the elements of a new row are drawn."""
+class RowInitializer(NamedTuple):
+    """How the elements of a new row are drawn; the last fields of `IndexedTable`."""
 
-    kind: str
-    first: float
-    second: float
     seed: int
+    kind: str
+    numbers: tuple[float, float]
 
 
 def row_initializer(
@@ -202,18 +200,18 @@ def row_initializer(
     seed = seed_of(initializer) or 0
     kind = type(initializer)
     if kind is keras.Zeros:
-        return RowInitializer("constant", 0.0, 0.0, seed)
+        return RowInitializer(seed, "constant", (0.0, 0.0))
     if kind is keras.Ones:
-        return RowInitializer("constant", 1.0, 0.0, seed)
+        return RowInitializer(seed, "constant", (1.0, 0.0))
     if kind is keras.Constant and isinstance(initializer.value, int | float):
-        return RowInitializer("constant", float(initializer.value), 0.0, seed)
+        return RowInitializer(seed, "constant", (float(initializer.value), 0.0))
     if kind is keras.RandomUniform:
-        return RowInitializer("uniform", config["minval"], config["maxval"], seed)
+        return RowInitializer(seed, "uniform", (config["minval"], config["maxval"]))
     if kind is keras.RandomNormal:
-        return RowInitializer("normal", config["mean"], config["stddev"], seed)
+        return RowInitializer(seed, "normal", (config["mean"], config["stddev"]))
     if kind is keras.TruncatedNormal:
         mean, stddev = config["mean"], config["stddev"]
-        return RowInitializer("truncated_normal", mean, stddev, seed)
+        return RowInitializer(seed, "truncated_normal", (mean, stddev))
     if isinstance(initializer, keras.VarianceScaling) and kind in SCALING:
         sides = {
             "fan_in": max_rows,
@@ -223,11 +221,12 @@ def row_initializer(
         variance = initializer.scale / max(1.0, sides[initializer.mode])
         if initializer.distribution == "uniform":
             limit = math.sqrt(3.0 * variance)
-            return RowInitializer("uniform", -limit, limit, seed)
+            return RowInitializer(seed, "uniform", (-limit, limit))
         stddev = math.sqrt(variance)
         if initializer.distribution == "untruncated_normal":
-            return RowInitializer("normal", 0.0, stddev, seed)
-        return RowInitializer("truncated_normal", 0.0, stddev / _TRUNCATED_STDDEV, seed)
+            return RowInitializer(seed, "normal", (0.0, stddev))
+        whole = stddev / _TRUNCATED_STDDEV
+        return RowInitializer(seed, "truncated_normal", (0.0, whole))
     raise ValueError(
         f"Table {table!r} grows, and so its initializer must be one whose rows can be "
         "drawn one by one: Zeros, Ones, Constant of a number, RandomUniform, "

@@ -159,7 +159,6 @@ class DynamicTables(StackedTables):
     ) -> tf.Tensor:
         tables = []
         for table in slab.tables:
-            initializer = initializers[table.name]
             admit = self.sizes[table.name].admit
             tables.append(
                 table_ops.IndexedTable(
@@ -167,9 +166,7 @@ class DynamicTables(StackedTables):
                     slab.first_row(table),
                     slab.capacity(table),
                     1 if admit is None else admit.n,
-                    initializer.seed,
-                    initializer.kind,
-                    (initializer.first, initializer.second),
+                    *initializers[table.name],
                 )
             )
         return table_ops.table_index(tables, counted=True)

@@ -336,9 +336,10 @@ released: How many keys have lost their rows.
 slot_initials: See TableMaintain.
 rests: Whether the rows rest. If not, they and all others of the table that rest are
   free at once, with initial slots, and a gradient that is under way may reach the next
-  key.
+  key. The op fails as FailedPrecondition then if the tables are being maintained.
 sets_back: Whether the last uses of the other rows are those of an earlier state. If so,
-  the clock is set to the highest of them, as when the index is made anew.
+  the clock is set to the highest of them, as when the index is made anew, unless the
+  tables are being maintained.
 )doc");
 
 }  // namespace

@@ -10,6 +10,7 @@ import tensorflow as tf
 import v1_checkpoint_models
 import v1_models
 import v1_optimizers
+import waiting
 from combinations import thinned
 from v1_checkpoint_models import ROWS, WIDTH, values
 
@@ -446,8 +447,13 @@ def test_session_whose_end_is_in_no_checkpoint_says_so(tmp_path, caplog, raise_a
 
     class Lose(tf1.train.SessionRunHook):
         def end(self, session):
-            shutil.rmtree(folder)
-            folder.write_text("no folder")
+            waiting.until(self.has_lost)
+
+        def has_lost(self):
+            # A thread that notes how far training got may make the folder again.
+            shutil.rmtree(folder, ignore_errors=True)
+            with contextlib.suppress(IsADirectoryError):
+                return folder.write_text("no folder")
 
     hook = tfs.train.CheckpointSaverHook(
         folder, save_secs=600, raise_at_end=raise_at_end

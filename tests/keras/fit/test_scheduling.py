@@ -252,7 +252,7 @@ class Ends(Rounds):
     ("hook", "flushes"),
     [
         # Once before the last epoch's validation, and at the very end.
-        ("on_train_batch_end", [True, False]),
+        ("on_train_batch_end", [False, False]),
         ("on_epoch_end", [False]),
         (None, [True, True]),
     ],

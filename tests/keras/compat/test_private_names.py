@@ -70,6 +70,7 @@ else:
         "_default_save_signature",
         "_flatten_metrics_in_order",
         "_initial_epoch",
+        "_layers",
         "_model_variables_moving_average",
         "_trainable_variables",
     }

@@ -1,7 +1,8 @@
 // The CUDA kernel of dense sums, without its launches.
 //
-// nvcc compiles this file, and so does g++ behind tests/cc/cuda/cuda_emulation.h.
-// Thread blocks have kBlockThreads threads; the grid may have any number.
+// nvcc compiles this file, and so does g++ behind
+// tests/cc/cuda/cuda_emulation.h. Thread blocks have kBlockThreads threads; the
+// grid may have any number.
 
 #ifndef TF_SYNCREP_CC_LIB_CUDA_ACCUMULATOR_DENSE_KERNELS_H_
 #define TF_SYNCREP_CC_LIB_CUDA_ACCUMULATOR_DENSE_KERNELS_H_

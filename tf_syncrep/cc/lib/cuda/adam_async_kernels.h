@@ -1,8 +1,9 @@
 // The CUDA kernels of AdamAsync, without their launches.
 //
-// nvcc compiles this file, and so does g++ behind tests/cc/cuda/cuda_emulation.h,
-// where a test runs the kernels on a CPU. Thread blocks have kBlockThreads
-// threads. All grids may have any number of blocks.
+// nvcc compiles this file, and so does g++ behind
+// tests/cc/cuda/cuda_emulation.h, where a test runs the kernels on a CPU.
+// Thread blocks have kBlockThreads threads. All grids may have any number of
+// blocks.
 
 #ifndef TF_SYNCREP_CC_LIB_CUDA_ADAM_ASYNC_KERNELS_H_
 #define TF_SYNCREP_CC_LIB_CUDA_ADAM_ASYNC_KERNELS_H_

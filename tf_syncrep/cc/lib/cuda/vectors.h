@@ -1,6 +1,7 @@
 // What CUDA kernels share: the size of blocks, and memory by vectors.
 //
-// nvcc compiles this file, and so does g++ behind tests/cc/cuda/cuda_emulation.h.
+// nvcc compiles this file, and so does g++ behind
+// tests/cc/cuda/cuda_emulation.h.
 
 #ifndef TF_SYNCREP_CC_LIB_CUDA_VECTORS_H_
 #define TF_SYNCREP_CC_LIB_CUDA_VECTORS_H_

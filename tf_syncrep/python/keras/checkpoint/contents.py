@@ -100,7 +100,7 @@ def contents_of(model: Any, with_optimizers: bool = True) -> Contents:
 
 def _free_all(tables: DynamicTables, part: Any) -> None:
     """Frees all rows of a part, in the slots of other models' optimizers, too."""
-    tables.reset(part, tables.row_slots(part))
+    tables.reset(part, tables.row_slots()[id(part.vectors)])
 
 
 def _add_variables(

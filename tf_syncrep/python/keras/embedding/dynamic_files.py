@@ -98,13 +98,14 @@ def _load_as_it_was(
     tables: DynamicTables, by_name: Mapping[str, tuple[Rows, Any]], store: Any
 ) -> None:
     """Puts each row where it was; the indices are made again from the variables."""
+    slots = tables.row_slots()
     for number, slab in enumerate(tables.slabs):
         for part_number, part in enumerate(tables.parts(slab)):
             # Keras may have loaded the slots of the model's optimizer, or does so
             # later. Those of another model's optimizer belong to the former keys.
             others = [
                 slot
-                for slot in tables.row_slots(part)
+                for slot in slots[id(part.vectors)]
                 if not compat.holds_values_of(slot.variable, store)
             ]
             tables.reset(part, others)

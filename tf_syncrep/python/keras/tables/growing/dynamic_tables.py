@@ -227,9 +227,9 @@ class DynamicTables(StackedTables):
 
         return look_up_by_slab(self.slabs, features, look_up_in)
 
-    def row_slots(self, part: Part) -> list[RowSlot]:
-        """Finds the slots of a part's rows in all optimizers that train the tables."""
-        return row_slots(trainers_of(self), self)[id(part.vectors)]
+    def row_slots(self) -> dict[int, list[RowSlot]]:
+        """Finds the slots of the rows in all optimizers that train them, by part."""
+        return row_slots(trainers_of(self), self)
 
     def reset(self, part: Part, slots: Sequence[RowSlot]) -> None:
         """Frees all rows of a part at once, whatever table they belong to."""
@@ -455,7 +455,7 @@ class DynamicTables(StackedTables):
             except tf.errors.ResourceExhaustedError as error:
                 if _NO_ROOM not in error.message:
                     raise
-                slots = self.row_slots(part)
+                slots = self.row_slots()[id(part.vectors)]
                 give_other_keys(self, functools.partial(release, False, slots))
         # A table that is not trained has no gradients, and is never maintained.
         release(rests=self._slab_of[name].trainable)

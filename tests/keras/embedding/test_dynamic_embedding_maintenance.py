@@ -19,11 +19,10 @@ from waiting import in_thread
 import tf_syncrep as tfs
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.tables.growing import maintenance
-from tf_syncrep.python.keras.tables.growing.maintenance import (
-    Maintenance,
-    losing_in_update,
-)
+from tf_syncrep.python.keras.tables.growing.dynamic_tables import DynamicTables
+from tf_syncrep.python.keras.tables.growing.maintenance import Maintenance
 from tf_syncrep.python.keras.tables.row_slots import row_slots
+from tf_syncrep.python.keras.tables.stacked_tables import tables_with
 
 Dynamic = tfs.keras.Dynamic
 UNFIT = [x for x in ("Adafactor", "ScheduleFreeAdamW") if x in KERAS_OPTIMIZERS]
@@ -505,8 +504,9 @@ def test_update_maintains_tables_that_it_trains_in_part():
     optimizer = tf.keras.optimizers.Adam()
     variables = layer.trainable_variables[-1:]
     optimizer.build(variables)
-    losing = losing_in_update(list(map(compat.native, variables)))
-    maintenance = Maintenance(losing, [optimizer])
+    natives = list(map(compat.native, variables))
+    trained = tables_with(DynamicTables, natives, trained_only=True)
+    maintenance = Maintenance(trained, [optimizer])
     for step in (0, 2):
         maintenance.run(step)
     assert [len(x.keys) for x in layer.get_embedding_tables().values()] == [0, 0]

@@ -21,6 +21,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_syncrep.python.base.arguments import check_count, check_positive
+from tf_syncrep.python.base.request import Request
 from tf_syncrep.python.checkpoint.contents import Contents
 from tf_syncrep.python.checkpoint.directory import DamagedError, Directory, Manifest
 
@@ -196,15 +197,17 @@ class Engine:
                 "being written. Give each its own folder, or wait for the first. "
                 f"Received: directory={path!r}"
             )
-        room: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        room: Request[Any] | None = None
         try:
             self.prepare(contents)
             if contents is not self._contents:
                 self._contents, self._base = contents, None
             if not self._tidied:
                 self._calls.cancel()
-            room.set_running_or_notify_cancel()
-            threading.Thread(target=self._make_room, args=(room,), daemon=True).start()
+            request = Request(self._make_room)
+            # A folder that hangs must not stop the training.
+            threading.Thread(target=request.serve, daemon=True).start()
+            room = request
             try:
                 base, number = room.result(_FOLDER_SECS)
             except concurrent.futures.TimeoutError:
@@ -213,32 +216,26 @@ class Engine:
                 ) from None
             return self._begin(contents, state, moment, base, number)
         except BaseException:
-            if room.running():
+            if room is None or room.done():
+                _being_written.discard(path)
+            else:
                 # Once the folder answers, what was made there is in the way.
                 room.add_done_callback(self._give_room_up)
-            else:
-                _being_written.discard(path)
             raise
 
-    def _make_room(self, room: concurrent.futures.Future[Any]) -> None:
-        """Makes room for the next checkpoint: finds what it builds on, and its number.
-
-        A thread does it, since a folder that hangs must not stop the training.
-        """
+    def _make_room(self) -> tuple[Manifest | None, int]:
+        """Makes room for the next checkpoint: its base, its number, and a folder."""
         directory = self.directory
-        try:
-            tf.io.gfile.makedirs(directory.path)
-            if not self._tidied:
-                directory.delete_leftovers()
-                self._tidied = True
-            base, self._base = self._next_base(), None
-            number = directory.next_number()
-            tf.io.gfile.makedirs(directory.temporary(number))
-            room.set_result((base, number))
-        except BaseException as error:
-            room.set_exception(error)
+        tf.io.gfile.makedirs(directory.path)
+        if not self._tidied:
+            directory.delete_leftovers()
+            self._tidied = True
+        base, self._base = self._next_base(), None
+        number = directory.next_number()
+        tf.io.gfile.makedirs(directory.temporary(number))
+        return base, number
 
-    def _give_room_up(self, room: concurrent.futures.Future[Any]) -> None:
+    def _give_room_up(self, room: Any) -> None:
         del room
         self._tidied = False
         _being_written.discard(self.directory.path)

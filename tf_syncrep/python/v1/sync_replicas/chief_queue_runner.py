@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.base.request import Request
 from tf_syncrep.python.base.session_loop import SessionLoop, try_to_run
 from tf_syncrep.python.v1.sync_replicas import client
 from tf_syncrep.python.v1.sync_replicas.departures import Departures
@@ -48,21 +48,21 @@ class ChiefQueueRunner(SessionLoop):
         self._fail_op = fail_op
         self._departures = departures
         self._generation = 0  # the last generation in which it ran
-        # Functions to be called between two updates; guarded by the condition.
-        self._requests: list[tuple[Callable[[], None], Future[None]]] = []
+        # Guarded by the condition.
+        self._requests: list[Request[None]] = []
 
     def between_updates(self, function: Callable[[], None]) -> None:
         """Calls a function at the end of the next update, in the runner's thread.
 
         If the runner does not run, it is called at once, in this thread.
         """
-        done: Future[None] = Future()
+        request = Request(function)
         with self._condition:
-            if not self._sessions:
-                function()
-                return
-            self._requests.append((function, done))
-        done.result()
+            if self._sessions:
+                self._requests.append(request)
+            else:
+                request.serve()
+        request.result()
 
     def begin(self, session):
         """Opens the gate unless it is open."""
@@ -96,8 +96,8 @@ class ChiefQueueRunner(SessionLoop):
         with self._condition:
             super().on_end(session)
             requests, self._requests = self._requests, []
-        for _, done in requests:
-            done.set_exception(
+        for request in requests:
+            request.set_exception(
                 tf.errors.CancelledError(
                     None, None, "The chief's part ended before its next update."
                 )
@@ -124,11 +124,8 @@ class ChiefQueueRunner(SessionLoop):
         """Calls the functions that are to be called between two updates."""
         with self._condition:
             requests, self._requests = self._requests, []
-        for function, done in requests:
-            try:
-                done.set_result(function())
-            except BaseException as error:
-                done.set_exception(error)
+        for request in requests:
+            request.serve()
 
 
 def _has_failed(coord: Any) -> bool:

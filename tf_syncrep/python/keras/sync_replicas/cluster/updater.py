@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import concurrent.futures
 import contextlib
 import dataclasses
 import functools
@@ -19,6 +18,7 @@ from absl import logging
 
 from tf_syncrep.python.base import said_waits
 from tf_syncrep.python.base.deadline import within
+from tf_syncrep.python.base.request import Request
 from tf_syncrep.python.keras import cluster, compat
 from tf_syncrep.python.keras.sync_replicas.cluster import keeping, ordering
 from tf_syncrep.python.keras.sync_replicas.cluster.cluster_ops import ClusterOps
@@ -28,10 +28,9 @@ from tf_syncrep.python.keras.sync_replicas.rounds import (
     Rounds,
     say_last_round,
 )
-from tf_syncrep.python.keras.tables.growing.maintenance import (
-    Maintenance,
-    losing_in_update,
-)
+from tf_syncrep.python.keras.tables.growing.dynamic_tables import DynamicTables
+from tf_syncrep.python.keras.tables.growing.maintenance import Maintenance
+from tf_syncrep.python.keras.tables.stacked_tables import tables_with
 from tf_syncrep.python.ops import sync_gate_ops
 
 # A waiting updater calls again so often, so that the gate hears of it, and so that
@@ -171,7 +170,7 @@ class Updater(Rounds):
 
         Without a thread there are no updates, and the function is called at once.
         """
-        request = _Request(function)
+        request = Request(function)
         with self._lock:
             training = self._training
             serving = None if training is None else training.serving
@@ -274,12 +273,14 @@ class Updater(Rounds):
         try:
             self._tell_observers(step)
             self._wait_for_targets(training)
-            self._choose_maintenance()
+            variables = [compat.native(v) for v in self._ops.targets.variables]
+            tables = tables_with(DynamicTables, variables, trained_only=True)
+            self._choose_maintenance(tables)
             if self._maintenance is not None and not stopping.is_set():
                 self._maintenance.run(step)
             while not stopping.is_set():
                 self._serve(training)
-                self._choose_maintenance()
+                self._choose_maintenance(tables)
                 if _call(self._wait_and_apply_fn, training.generation, stopping):
                     step += 1
                     self._tell_observers(step)
@@ -316,13 +317,12 @@ class Updater(Rounds):
         for request in requests:
             request.serve()
 
-    def _choose_maintenance(self) -> None:
-        """Has updates maintain the tables of which rows can go now.
+    def _choose_maintenance(self, tables: Sequence[DynamicTables]) -> None:
+        """Has updates maintain those tables of which rows can go now.
 
         Others may be set, or be trained no more, between two updates.
         """
-        variables = [compat.native(v) for v in self._ops.targets.variables]
-        losing = losing_in_update(variables)
+        losing = [x for x in tables if x.loses_rows()]
         if losing != self._losing:
             self._losing = losing
             # A function that is being traced would take the variables for its own, so
@@ -430,31 +430,16 @@ class _Training:
     thread: threading.Thread = dataclasses.field(init=False)
     stopping: threading.Event = dataclasses.field(default_factory=threading.Event)
     error: BaseException | None = None
-    requests: list[_Request] = dataclasses.field(default_factory=list)
+    requests: list[Request[None]] = dataclasses.field(default_factory=list)
     # The thread that serves requests, if there is one.
     serving: threading.Thread | None = None
     is_left_behind: bool = False
     has_ended: bool = False
 
-    def taken_requests(self) -> list[_Request]:
+    def taken_requests(self) -> list[Request[None]]:
         """Returns the requests, none of which is left."""
         requests, self.requests = self.requests, []
         return requests
-
-
-class _Request(concurrent.futures.Future[None]):
-    """A function that another thread has to call."""
-
-    def __init__(self, function: Callable[[], None]):
-        super().__init__()
-        self._function = function
-
-    def serve(self) -> None:
-        """Calls the function."""
-        try:
-            self.set_result(self._function())
-        except BaseException as error:
-            self.set_exception(error)
 
 
 def _built(build: Callable[[], None]) -> list[tf.Operation]:

@@ -195,9 +195,3 @@ def maintenance_of(model: Any) -> Maintenance | None:
     if model not in _kept or _kept[model][0] != key:
         _kept[model] = key, Maintenance(losing, optimizers) if losing else None
     return _kept[model][1]
-
-
-def losing_in_update(variables: Sequence[Any]) -> list[DynamicTables]:
-    """Returns the tables whose rows can go now in updates of these variables."""
-    tables = tables_with(DynamicTables, variables, trained_only=True)
-    return [x for x in tables if x.loses_rows()]

@@ -54,6 +54,9 @@ def data_bytes(pid):
 def test_table_twice_as_large_as_a_server_may_be_is_trained():
     table_bytes = 2 * ALLOWED_BYTES
     with clusters.Cluster(num_workers=1, num_ps=SERVERS) as cluster:
+        # A server answers before it has all of its threads, whose stacks count.
+        for name in cluster.names("ps"):
+            cluster.wait_for_output(name, "serving ps")
         pids = [cluster.pid(name) for name in cluster.names("ps")]
         before = [data_bytes(pid) for pid in pids]
         for pid, num_bytes in zip(pids, before, strict=True):

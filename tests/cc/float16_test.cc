@@ -117,10 +117,17 @@ void TestLoops() {
       ASSERT_TRUE(sum[i] == added || (std::isnan(sum[i]) && std::isnan(added)))
           << floats[i];
     }
+    loops.set(kSize, out.data(), sum.data());
+    for (int64_t i = 0; i < kSize; ++i) {
+      const float wide = Widen(expected[i]);
+      ASSERT_TRUE(std::memcmp(&sum[i], &wide, sizeof(wide)) == 0 ||
+                  (std::isnan(sum[i]) && std::isnan(wide)))
+          << floats[i];
+    }
   }
 }
 
-TEST(GradientLoopsTest, NarrowAndAddScaledGiveTheSameBitsAtEveryLevel) {
+TEST(GradientLoopsTest, NarrowSetAndAddScaledGiveTheSameBitsAtEveryLevel) {
   TestLoops<Half>();
   TestLoops<BFloat16>();
 }

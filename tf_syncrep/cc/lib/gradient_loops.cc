@@ -2,6 +2,10 @@
 
 #include <cstring>
 
+#if defined(__GNUC__) && defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 namespace tf_syncrep {
 namespace {
 
@@ -197,6 +201,49 @@ TF_SYNCREP_DEFINE_LOOPS(Avx512Loops, TF_SYNCREP_TARGET_AVX512);
 
 #undef TF_SYNCREP_DEFINE_LOOPS
 
+#if defined(__GNUC__) && defined(__x86_64__)
+
+// Rows of halves that the processor itself widens, eight at once: a third of
+// the time of Widen(), whose bits these are but for signalling NaNs.
+#define TF_SYNCREP_TARGET_F16C __attribute__((target("avx2,f16c")))
+
+TF_SYNCREP_TARGET_F16C inline __m256 WidenEight(const Half* a) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(a)));
+}
+
+TF_SYNCREP_TARGET_F16C void SetHalves(int64_t size, const Half* a, float* sum) {
+  int64_t i = 0;
+  for (; i + 8 <= size; i += 8) {
+    _mm256_storeu_ps(sum + i, WidenEight(a + i));
+  }
+  Set<Half>(size - i, a + i, sum + i);
+}
+
+TF_SYNCREP_TARGET_F16C void AddScaledHalves(int64_t size, float factor,
+                                            const Half* a, float* sum) {
+  int64_t i = 0;
+  for (; i + 8 <= size; i += 8) {
+    const __m256 more =
+        _mm256_mul_ps(_mm256_set1_ps(factor), WidenEight(a + i));
+    _mm256_storeu_ps(sum + i, _mm256_add_ps(_mm256_loadu_ps(sum + i), more));
+  }
+  AddScaled<Half>(size - i, factor, a + i, sum + i);
+}
+
+GradientLoops<Half> WithF16c(GradientLoops<Half> loops) {
+  if (__builtin_cpu_supports("f16c")) {
+    loops.set = SetHalves;
+    loops.add_scaled = AddScaledHalves;
+  }
+  return loops;
+}
+
+#else
+
+GradientLoops<Half> WithF16c(const GradientLoops<Half>& loops) { return loops; }
+
+#endif
+
 }  // namespace
 
 template <typename T>
@@ -205,7 +252,13 @@ const GradientLoops<T>& GradientLoopsFor(CpuLevel level) {
                  Avx512Loops<T>::kLoops);
 }
 
-template const GradientLoops<Half>& GradientLoopsFor<Half>(CpuLevel);
+template <>
+const GradientLoops<Half>& GradientLoopsFor<Half>(CpuLevel level) {
+  static const GradientLoops<Half> avx2 = WithF16c(Avx2Loops<Half>::kLoops);
+  static const GradientLoops<Half> avx512 = WithF16c(Avx512Loops<Half>::kLoops);
+  return OfLevel(level, BaselineLoops<Half>::kLoops, avx2, avx512);
+}
+
 template const GradientLoops<BFloat16>& GradientLoopsFor<BFloat16>(CpuLevel);
 template const GradientLoops<float>& GradientLoopsFor<float>(CpuLevel);
 template const GradientLoops<double>& GradientLoopsFor<double>(CpuLevel);

@@ -633,6 +633,8 @@ def test_older_files_of_keras_are_refused_in_a_sentence(call, end, tmp_path):
     message = rf"`{call}` .* `\.weights\.h5` .* `\.keras` .*Checkpoint.*model\{end}'"
     with pytest.raises(ValueError, match=message):
         getattr(model, call)(path)
+    with pytest.raises(ValueError, match="another file than Keras' older HDF5 ones"):
+        tf.keras.models.save_model(model, path)
     assert not path.exists()
 
 

@@ -37,6 +37,7 @@ from tf_syncrep.python.keras.compat.files import (
     holds_numbered_slots,
     holds_values_of,
     note_default_signatures,
+    older_files,
     saved_as_stock,
     track,
     untrack,

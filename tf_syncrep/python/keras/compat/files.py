@@ -1,6 +1,7 @@
 """Files of Keras and checkpoints: their names, slots and signatures."""
 
 import contextlib
+import importlib
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,6 +15,14 @@ if IS_KERAS_3:
     # would write this package's name, and such a file could be opened only with this
     # package.
     from keras.src.saving import object_registration  # pyright: ignore
+
+# Private: all ways to save a whole model in an older HDF5 file come to one function of
+# this module. That of Keras 2 is in "keras" or in "tf_keras".
+older_files = importlib.import_module(
+    "keras.src.legacy.saving.legacy_h5_format"
+    if IS_KERAS_3
+    else tf.keras.Model.__module__.split(".src.")[0] + ".src.saving.legacy.hdf5_format"
+)
 
 # Private in Keras 3: this attribute of an Embedding holds its variable, which has this
 # name in files. The public `embeddings` is computed from it.

@@ -3,6 +3,9 @@
 #include "tf_syncrep/cc/lib/rows/row_locks.h"
 
 #include <cstdint>
+#include <future>
+#include <random>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -74,6 +77,61 @@ TEST(LockedRowsTest, WhoHoldsARowWaitsForNoOther) {
     added = ours.Add(other);
   }).join();
   EXPECT_FALSE(added);
+}
+
+// The share of a thread's batches of rows that are cut short, since a row of
+// them is taken, while all other threads hold as many rows as they may.
+double ShareOfBrokenBatches(int num_threads) {
+  constexpr int kNumBatches = 2000;
+  std::mt19937_64 random(1);
+  std::set<Mutex*> taken;
+  const auto free_row = [&] {
+    while (true) {
+      const auto row = static_cast<int64_t>(random() >> 20);
+      if (taken.count(&StripeOf(row)) == 0) {
+        return row;
+      }
+    }
+  };
+  std::promise<void> end;
+  const std::shared_future<void> ended = end.get_future().share();
+  std::vector<std::thread> holders;
+  for (int i = 1; i < num_threads; ++i) {
+    std::promise<void> holds;
+    std::vector<int64_t> rows;
+    while (rows.size() < LockedRows::kMaxStripes) {
+      rows.push_back(free_row());
+      taken.insert(&StripeOf(rows.back()));
+    }
+    holders.emplace_back([rows, ended, &holds] {
+      LockedRows locked(table);
+      for (const int64_t row : rows) {
+        EXPECT_TRUE(locked.Add(row));
+      }
+      holds.set_value();
+      ended.wait();
+    });
+    holds.get_future().wait();
+  }
+  int broken = 0;
+  for (int batch = 0; batch < kNumBatches; ++batch) {
+    LockedRows locked(table);
+    bool is_whole = locked.Add(free_row());  // for the first one a thread waits
+    for (int i = 1; i < LockedRows::kMaxStripes && is_whole; ++i) {
+      is_whole = locked.Add(static_cast<int64_t>(random() >> 20));
+    }
+    broken += is_whole ? 0 : 1;
+  }
+  end.set_value();
+  for (std::thread& holder : holders) {
+    holder.join();
+  }
+  return static_cast<double>(broken) / kNumBatches;
+}
+
+TEST(LockedRowsTest, MostBatchesOfManyThreadsAreWhole) {
+  EXPECT_LT(ShareOfBrokenBatches(16), 0.15);
+  EXPECT_LT(ShareOfBrokenBatches(32), 0.28);
 }
 
 }  // namespace

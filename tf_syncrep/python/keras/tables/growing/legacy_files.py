@@ -54,8 +54,8 @@ def _check(model: Any, name: str, filepath: Any) -> None:
     variables = [compat.native(v) for v in model.variables]
     if tables_with(DynamicTables, variables):
         raise ValueError(
-            f"`{name}` of a model with tables that grow must be given another file than "
-            "Keras' older HDF5 ones, which know nothing of keys: `.weights.h5` for "
-            "weights, `.keras` for a model, or use tfs.keras.Checkpoint. Received: "
+            f"`{name}` of a model with tables that grow must be given another file "
+            "than Keras' older HDF5 ones, which know nothing of keys: `.weights.h5` "
+            "for weights, `.keras` for a model, or use tfs.keras.Checkpoint. Received: "
             f"filepath={str(filepath)!r}"
         )

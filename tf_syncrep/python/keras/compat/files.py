@@ -55,9 +55,10 @@ def holds_numbered_slots(store: Any) -> bool:
     """Returns whether a file has slots that Keras has saved by their numbers."""
     if hasattr(store, "sharding_config"):
         return True  # There are several files, and the slots may be in another one.
-    # The first two variables are the counter and the learning rate.
+    # The first variable is the counter; in Keras 3 the second one is the learning rate.
+    num_others = 2 if IS_KERAS_3 else 1
     return any(
-        len(group) > 2 and all(key.isdigit() for key in group)
+        len(group) > num_others and all(key.isdigit() for key in group)
         for group in _variables_of_optimizers(store)
     )
 

@@ -63,6 +63,7 @@ class EmbeddingRowsOp final : public OpKernel {
     int64_t num_ids;
     OP_REQUIRES_OK(ctx, CountIds(ctx, &num_ids));
     std::vector<FeatureIds> features;
+    features.reserve(ctx->num_inputs());
     for (int f = 0; f < ctx->num_inputs(); ++f) {
       features.push_back(
           {IdsOf(ctx->input(f)), first_rows_[f], vocabulary_sizes_[f]});

@@ -11,8 +11,6 @@
 namespace tf_syncrep {
 namespace {
 
-using tensorflow::OpKernelContext;
-
 // How late leases may end: by an eighth of their length, and by a second at
 // most.
 SyncGate::Time PollPeriod(const SyncGateOptions& options) {

@@ -138,7 +138,7 @@ class TableReleaseOp final : public OpKernel {
     if (!has_memory) {
       return NoMemory(*index);
     }
-    const absl::Status kept =
+    absl::Status kept =
         part->Keep(ctx, kVectors, rows.data(), rows.size(), is_same);
     if (!kept.ok()) {
       table.PutBackResting(rows.data(), rows.size(), build);

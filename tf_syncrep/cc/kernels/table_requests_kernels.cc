@@ -56,6 +56,7 @@ class TableRequestsOp final : public OpKernel {
     int64_t num_ids;
     OP_REQUIRES_OK(ctx, CountIds(ctx, &num_ids));
     std::vector<FeatureKeys> features;
+    features.reserve(ctx->num_inputs());
     for (int f = 0; f < ctx->num_inputs(); ++f) {
       features.push_back(
           {IdsOf(ctx->input(f)), static_cast<int32_t>(table_of_feature_[f])});

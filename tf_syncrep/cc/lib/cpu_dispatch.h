@@ -45,17 +45,17 @@ CpuLevel BestCpuLevel();
 
 // The one of three that was compiled for a level.
 template <typename T>
-const T& OfLevel(CpuLevel level, const T& baseline, const T& avx2,
-                 const T& avx512) {
+const T& OfLevel(CpuLevel level, const T* baseline, const T* avx2,
+                 const T* avx512) {
   switch (level) {
     case CpuLevel::kAvx512:
-      return avx512;
+      return *avx512;
     case CpuLevel::kAvx2:
-      return avx2;
+      return *avx2;
     case CpuLevel::kBaseline:
       break;
   }
-  return baseline;
+  return *baseline;
 }
 
 // While in scope, denormal numbers count as zero on this thread, as they do on

@@ -248,15 +248,15 @@ GradientLoops<Half> WithF16c(const GradientLoops<Half>& loops) { return loops; }
 
 template <typename T>
 const GradientLoops<T>& GradientLoopsFor(CpuLevel level) {
-  return OfLevel(level, BaselineLoops<T>::kLoops, Avx2Loops<T>::kLoops,
-                 Avx512Loops<T>::kLoops);
+  return OfLevel(level, &BaselineLoops<T>::kLoops, &Avx2Loops<T>::kLoops,
+                 &Avx512Loops<T>::kLoops);
 }
 
 template <>
 const GradientLoops<Half>& GradientLoopsFor<Half>(CpuLevel level) {
   static const GradientLoops<Half> avx2 = WithF16c(Avx2Loops<Half>::kLoops);
   static const GradientLoops<Half> avx512 = WithF16c(Avx512Loops<Half>::kLoops);
-  return OfLevel(level, BaselineLoops<Half>::kLoops, avx2, avx512);
+  return OfLevel(level, &BaselineLoops<Half>::kLoops, &avx2, &avx512);
 }
 
 template const GradientLoops<BFloat16>& GradientLoopsFor<BFloat16>(CpuLevel);

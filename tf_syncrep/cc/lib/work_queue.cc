@@ -141,6 +141,7 @@ GateStatus WorkQueue::Restore(const WorkQueueState& state) {
 std::vector<int64_t> WorkQueue::Recent() const {
   const MutexLock lock(mu_);
   std::vector<int64_t> items;
+  items.reserve(held_.size() + last_ended_.size());
   for (const auto& [reader, held] : held_) {
     items.push_back(held.grant.item.item);
   }

@@ -626,7 +626,7 @@ absl::Status CheckpointWriter::WriteFiles(CheckpointRequest& request) {
         }
         if (!changed_only) {
           const int64_t bytes =
-              std::max<int64_t>(1, piece.num_rows) * sizeof(uint64_t);
+              std::max<int64_t>(1, piece.num_rows) * int64_t{sizeof(uint64_t)};
           known = {piece.num_rows, ZeroPages(bytes)};
           if (known.by_row.owner == nullptr) {
             return OutOfMemory("the fingerprints of rows", bytes);

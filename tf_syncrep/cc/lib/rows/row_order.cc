@@ -71,7 +71,8 @@ RowOccurrence<Row>* SortByRow(RowOccurrence<Row>* occurrences,
     differences |= occurrences[i].row ^ occurrences[0].row;
   }
   const int bits = BitWidth(differences);
-  const int num_passes = (bits + kMaxBucketBits - 1) / kMaxBucketBits;
+  const int num_passes =
+      std::max(1, (bits + kMaxBucketBits - 1) / kMaxBucketBits);
   const int digit_bits = (bits + num_passes - 1) / num_passes;
   const int64_t num_shards = sharder.NumShards(size, kMinPerShard);
   Array<int64_t> places;

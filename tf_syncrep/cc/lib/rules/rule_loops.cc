@@ -151,8 +151,8 @@ TF_SYNCREP_DEFINE_RULE_LOOPS(Avx512Loops, TF_SYNCREP_TARGET_AVX512);
 
 template <typename Rule, typename T>
 const RuleLoops<T>& RuleLoopsFor(CpuLevel level) {
-  return OfLevel(level, BaselineLoops<Rule, T>::kLoops,
-                 Avx2Loops<Rule, T>::kLoops, Avx512Loops<Rule, T>::kLoops);
+  return OfLevel(level, &BaselineLoops<Rule, T>::kLoops,
+                 &Avx2Loops<Rule, T>::kLoops, &Avx512Loops<Rule, T>::kLoops);
 }
 
 // A rule's loops are made here, in a file without TensorFlow's headers.

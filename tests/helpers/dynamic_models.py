@@ -157,10 +157,11 @@ def dataset(seeds: Any, num_examples: int, with_keys: bool) -> tf.data.Dataset:
 def tolerance(optimizer: str) -> float:
     """How much elements may differ whose rows are at other places.
 
-    TensorFlow's ops for Adagrad and Ftrl, which Keras 2 calls, round an element
-    depending on its place in the variable.
+    TensorFlow's ops for Adagrad and Ftrl, and its reciprocal root for RMSprop, which
+    Keras 2 calls, round an element depending on its place.
     """
-    is_rounded = optimizer in ("adagrad", "ftrl") and not keras_variants.IS_KERAS_3
+    rounded = ("adagrad", "ftrl", "rmsprop")
+    is_rounded = optimizer in rounded and not keras_variants.IS_KERAS_3
     return 1e-6 if is_rounded else 0.0
 
 

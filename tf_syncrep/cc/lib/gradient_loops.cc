@@ -1,6 +1,7 @@
 #include "tf_syncrep/cc/lib/gradient_loops.h"
 
 #include <cstring>
+#include <type_traits>
 
 #if defined(__GNUC__) && defined(__x86_64__)
 #include <immintrin.h>
@@ -248,17 +249,17 @@ GradientLoops<Half> WithF16c(const GradientLoops<Half>& loops) { return loops; }
 
 template <typename T>
 const GradientLoops<T>& GradientLoopsFor(CpuLevel level) {
-  return OfLevel(level, &BaselineLoops<T>::kLoops, &Avx2Loops<T>::kLoops,
-                 &Avx512Loops<T>::kLoops);
+  if constexpr (std::is_same_v<T, Half>) {
+    static const GradientLoops<T> avx2 = WithF16c(Avx2Loops<T>::kLoops);
+    static const GradientLoops<T> avx512 = WithF16c(Avx512Loops<T>::kLoops);
+    return OfLevel(level, &BaselineLoops<T>::kLoops, &avx2, &avx512);
+  } else {
+    return OfLevel(level, &BaselineLoops<T>::kLoops, &Avx2Loops<T>::kLoops,
+                   &Avx512Loops<T>::kLoops);
+  }
 }
 
-template <>
-const GradientLoops<Half>& GradientLoopsFor<Half>(CpuLevel level) {
-  static const GradientLoops<Half> avx2 = WithF16c(Avx2Loops<Half>::kLoops);
-  static const GradientLoops<Half> avx512 = WithF16c(Avx512Loops<Half>::kLoops);
-  return OfLevel(level, &BaselineLoops<Half>::kLoops, &avx2, &avx512);
-}
-
+template const GradientLoops<Half>& GradientLoopsFor<Half>(CpuLevel);
 template const GradientLoops<BFloat16>& GradientLoopsFor<BFloat16>(CpuLevel);
 template const GradientLoops<float>& GradientLoopsFor<float>(CpuLevel);
 template const GradientLoops<double>& GradientLoopsFor<double>(CpuLevel);

@@ -59,7 +59,6 @@ struct Pass {
   int64_t size;
   void* a;
   void* b;
-  void* other;
   void* sum;
   void* out;
   double divisor;
@@ -122,10 +121,11 @@ TF_SYNCREP_EXPORT GpuError tf_syncrep_accumulator_dense_pass(const Pass* pass,
     const DenseArrays<T> arrays = {pass->size,
                                    static_cast<const T*>(pass->a),
                                    static_cast<const T*>(pass->b),
-                                   static_cast<const Sum*>(pass->other),
                                    static_cast<Sum*>(pass->sum),
                                    static_cast<T*>(pass->out),
-                                   static_cast<Sum>(pass->divisor)};
+                                   static_cast<Sum>(pass->divisor),
+                                   /*gradients=*/nullptr,
+                                   /*num_gradients=*/0};
     return RunDensePassOnGpu(static_cast<DensePass>(pass->pass), arrays,
                              stream);
   });

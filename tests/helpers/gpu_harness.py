@@ -241,7 +241,7 @@ class _DensePass(ctypes.Structure):
         ("dtype", ctypes.c_int32),
         ("dense_pass", ctypes.c_int32),
         ("size", ctypes.c_int64),
-        *[(name, ctypes.c_void_p) for name in ("a", "b", "other", "sum", "out")],
+        *[(name, ctypes.c_void_p) for name in ("a", "b", "sum", "out")],
         ("divisor", ctypes.c_double),
     )
 
@@ -252,14 +252,13 @@ def dense_pass(
     *,
     a: Any = None,
     b: Any = None,
-    other: Any = None,
     sum: Any = None,
     out: Any = None,
     divisor: float = 1.0,
     stream: int = 0,
 ) -> None:
     """Runs a pass of a dense sum on its arrays on the GPU."""
-    arrays = [a, b, other, sum, out]
+    arrays = [a, b, sum, out]
     size = next(array.size for array in arrays if array is not None)
     arguments = _DensePass(
         DTYPES.index(dtype),

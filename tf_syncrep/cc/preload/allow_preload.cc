@@ -9,12 +9,16 @@
 // sends to one of its own addresses, which a socket of the loopback device
 // (SO_BINDTODEVICE) does not.
 //
+// A program may also have taken from its sockets the connections that begin with
+// the first bytes of tf_syncrep's own protocol: see tf_syncrep_set_taker.
+//
 // System calls that a program makes without the C library are not intercepted.
 
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -31,6 +35,7 @@
 #include <vector>
 
 #include "tf_syncrep/cc/lib/detached_thread.h"
+#include "tf_syncrep/cc/lib/wire/frame.h"
 #include "tf_syncrep/cc/preload/allow_list.h"
 #include "tf_syncrep/cc/preload/network.h"
 
@@ -150,6 +155,23 @@ void Reset(int connection) {
   close(connection);
 }
 
+// Takes a connection, or returns false if it is nobody's.
+using Taker = bool (*)(int connection);
+std::atomic<Taker> taker{nullptr};
+// How long a connection may say nothing before it is accepted. Both protocols
+// begin with bytes of whoever connects.
+constexpr int kSilenceSecs = 1;
+
+// Whether somebody has taken this connection, which begins as those of
+// tf_syncrep's own protocol do. HTTP/2 begins with another letter.
+bool IsTaken(int connection) {
+  const Taker take = taker.load();
+  char first = 0;
+  return take != nullptr &&
+         recv(connection, &first, 1, MSG_PEEK | MSG_DONTWAIT) == 1 &&
+         first == wire::kPreface[0] && take(connection);
+}
+
 // Whether a program that has polled this socket takes it that `accept` does not
 // wait, although it can.
 bool IsPromised(int socket) {
@@ -175,6 +197,13 @@ int AcceptAllowed(int socket, sockaddr* address, socklen_t* size, int flags) {
     }
     try {
       if (MayStay(connection, peer)) {
+        if (IsTaken(connection)) {
+          if (was_promised && !IsPromised(socket)) {
+            errno = ECONNABORTED;
+            return -1;
+          }
+          continue;
+        }
         if (address != nullptr && size != nullptr) {
           std::memcpy(address, &peer, std::min(*size, peer_size));
           *size = peer_size;
@@ -210,6 +239,11 @@ __attribute__((visibility("default"))) int listen(int socket,
     errno = ENOMEM;
     return -1;
   }
+  if (tf_syncrep::taker.load() != nullptr) {
+    // So that there are first bytes to look at when a connection is accepted.
+    setsockopt(socket, IPPROTO_TCP, TCP_DEFER_ACCEPT, &tf_syncrep::kSilenceSecs,
+               sizeof tf_syncrep::kSilenceSecs);
+  }
   return next(socket, backlog);
 }
 
@@ -229,6 +263,13 @@ __attribute__((visibility("default"))) int accept(int socket, sockaddr* address,
 // Tells, by its name, that a process has loaded this library: see dlsym.
 __attribute__((visibility("default"))) int tf_syncrep_allow() noexcept {
   return 1;
+}
+
+// From now on connections that begin with the preface of the wire are `take`n
+// when they are accepted, and the program does not see them.
+__attribute__((visibility("default"))) void tf_syncrep_set_taker(
+    bool (*take)(int connection)) noexcept {
+  tf_syncrep::taker.store(take);
 }
 
 }  // extern "C"

@@ -1,0 +1,289 @@
+// TensorFlow's server, with a wire beside gRPC: the protocol "grpc+tfs".
+//
+// It is loaded into a stock TensorFlow and registers itself. What goes over the
+// wire: tensors between CPUs, the calls of a step in a session, and the calls of
+// the eager service if all tasks of the cluster have a wire. Everything else is
+// gRPC's, and so is everything between tasks of which one has no wire.
+//
+// A wire has no port of its own. Connections come in at gRPC's, where the
+// library that is preloaded into a task's process sees their first bytes, and
+// hands them over: see cc/preload. Without it others cannot dial this task.
+
+#include <dlfcn.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/log/log.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/blocking_counter.h"
+#include "tensorflow/c/c_api.h"
+#include "tensorflow/core/common_runtime/device_mgr.h"
+#include "tensorflow/core/distributed_runtime/rpc/grpc_server_lib.h"
+#include "tensorflow/core/distributed_runtime/rpc/grpc_worker_service.h"
+#include "tensorflow/core/distributed_runtime/server_lib.h"
+#include "tensorflow/core/platform/env.h"
+#include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/platform/mutex.h"
+#include "tensorflow/core/platform/random.h"
+#include "tensorflow/core/protobuf/tensorflow_server.pb.h"
+#include "tf_syncrep/cc/lib/wire/frame.h"
+#include "tf_syncrep/cc/lib/wire/hub.h"
+#include "tf_syncrep/cc/lib/wire/socket_network.h"
+#include "tf_syncrep/cc/wire/calls.h"
+#include "tf_syncrep/cc/wire/methods.h"
+#include "tf_syncrep/cc/wire/rendezvous.h"
+#include "tf_syncrep/cc/wire/served_calls.h"
+#include "tf_syncrep/cc/wire/worker_client.h"
+
+namespace tf_syncrep {
+namespace wire {
+namespace {
+
+using tensorflow::DeviceMgr;
+using tensorflow::Env;
+using tensorflow::GrpcServer;
+using tensorflow::GrpcServerOptions;
+using tensorflow::ServerDef;
+using tensorflow::ServerInterface;
+using tensorflow::WorkerEnv;
+
+constexpr char kProtocol[] = "grpc+tfs";
+
+std::string TaskName(const std::string& job, int index) {
+  return absl::StrCat("/job:", job, "/replica:0/task:", index);
+}
+
+// The hubs of this process, by the ports of their servers. They stay: servers
+// of TensorFlow cannot be destroyed.
+class Hubs {
+ public:
+  static Hubs& Get() {
+    static auto* hubs = new Hubs;
+    return *hubs;
+  }
+
+  void Set(int port, Hub* hub) {
+    tensorflow::mutex_lock lock(mu_);
+    by_port_[port] = hub;
+  }
+
+  // Takes a connection that came in at one of the ports, and begins as those of
+  // a wire do. Returns false if it is nobody's.
+  static bool Take(int connection) {
+    sockaddr_in6 own{};
+    socklen_t size = sizeof own;
+    if (getsockname(connection, reinterpret_cast<sockaddr*>(&own), &size) !=
+        0) {
+      return false;
+    }
+    // The port is at the same place in both families.
+    Hub* hub = nullptr;
+    {
+      Hubs& hubs = Get();
+      tensorflow::mutex_lock lock(hubs.mu_);
+      const auto found = hubs.by_port_.find(ntohs(own.sin6_port));
+      if (found == hubs.by_port_.end()) {
+        return false;
+      }
+      hub = found->second;
+    }
+    hub->Accept(std::make_unique<SocketStream>(connection));
+    return true;
+  }
+
+ private:
+  tensorflow::mutex mu_;
+  std::map<int, Hub*> by_port_ TF_GUARDED_BY(mu_);
+};
+
+class WireServer : public GrpcServer {
+ public:
+  static absl::Status Create(const ServerDef& def, DeviceMgr* device_mgr,
+                             std::unique_ptr<ServerInterface>* out) {
+    auto* network = SocketNetwork::Make();
+    if (network == nullptr) {
+      return tensorflow::errors::ResourceExhausted(
+          "no descriptors for connections of ", kProtocol);
+    }
+    // TensorFlow's servers cannot be destroyed.
+    auto* server = new WireServer(def, network);
+    GrpcServerOptions options;
+    options.local_device_mgr = device_mgr;
+    options.rendezvous_mgr_func = [server](const WorkerEnv*) {
+      return new WireRendezvousMgr(server->local_);
+    };
+    {
+      const ForMaster for_master(server);
+      TF_RETURN_IF_ERROR(server->Init(options));
+    }
+    server->calls_.Start(server->worker_env(), server->worker_impl());
+    if (!network->Start(&server->hub_)) {
+      return tensorflow::errors::ResourceExhausted(
+          "no thread for connections of ", kProtocol);
+    }
+    Hubs::Get().Set(server->bound_port(), &server->hub_);
+    out->reset(server);
+    return absl::OkStatus();
+  }
+
+  absl::Status UpdateServerDef(const ServerDef& def) override {
+    SetCluster(def);
+    const ForMaster for_master(this);
+    return GrpcServer::UpdateServerDef(def);
+  }
+
+  absl::Status AddMasterEagerContextToEagerService(
+      const uint64_t context_id,
+      tensorflow::EagerContext* context) override {
+    TF_RETURN_IF_ERROR(
+        calls_.eager()->CreateMasterContext(context_id, context));
+    return GrpcServer::AddMasterEagerContextToEagerService(context_id, context);
+  }
+
+ protected:
+  absl::Status WorkerCacheFactory(
+      const tensorflow::WorkerCacheFactoryOptions& options,
+      tensorflow::WorkerCacheInterface** cache) override {
+    tensorflow::WorkerCacheInterface* grpc;
+    TF_RETURN_IF_ERROR(GrpcServer::WorkerCacheFactory(options, &grpc));
+    const bool for_master = for_master_;
+    *cache = new WireWorkerCache(grpc, local_, own_task_, [this, for_master] {
+      return for_master ? DecidesForWire() : ServedCalls::IsServing();
+    });
+    return absl::OkStatus();
+  }
+
+ private:
+  // The server makes worker caches for the master, and for sessions of other
+  // tasks' masters: while this is there, for its own.
+  class ForMaster {
+   public:
+    explicit ForMaster(WireServer* server) : server_(server) {
+      server_->for_master_ = true;
+    }
+    ~ForMaster() { server_->for_master_ = false; }
+
+   private:
+    WireServer* const server_;
+  };
+
+  WireServer(const ServerDef& def, SocketNetwork* network)
+      : GrpcServer(def, Env::Default()),
+        own_task_(TaskName(def.job_name(), def.task_index())),
+        hub_({absl::StrCat(kVersion, ", TensorFlow ", TF_Version()), own_task_,
+              "", tensorflow::random::New64()},
+             &calls_, network,
+             [] { return std::chrono::steady_clock::now().time_since_epoch(); },
+             Say),
+        local_{&hub_, worker_env()} {
+    SetCluster(def);
+  }
+
+  static void Say(const std::string& task, const std::string& what) {
+    LOG(INFO) << "tf_syncrep: " << kProtocol << " with " << task << ": "
+              << what;
+  }
+
+  void SetCluster(const ServerDef& def) {
+    for (const auto& job : def.cluster().job()) {
+      for (const auto& [index, address] : job.tasks()) {
+        const std::string task = TaskName(job.name(), index);
+        if (task != own_task_) {
+          hub_.SetAddress(task, address);
+          tensorflow::mutex_lock lock(mu_);
+          others_[task] = address;
+        }
+      }
+    }
+  }
+
+  // Whether calls of the eager service go over the wire. A context's service is
+  // the wire's or gRPC's on all tasks: whoever makes the context decides, when
+  // it begins; others have theirs where the call to make it came from.
+  bool DecidesForWire() {
+    std::vector<std::string> tasks;
+    {
+      tensorflow::mutex_lock lock(mu_);
+      if (has_decided_) {
+        return by_wire_;
+      }
+      has_decided_ = true;
+      for (const auto& [task, address] : others_) {
+        tasks.push_back(task);
+      }
+    }
+    std::vector<char> found(tasks.size(), 0);
+    absl::BlockingCounter known(static_cast<int>(tasks.size()));
+    for (size_t i = 0; i < tasks.size(); ++i) {
+      hub_.Await(tasks[i], [&, i](const Hub::ConnectionPtr& connection) {
+        found[i] = connection != nullptr;
+        known.DecrementCount();
+      });
+    }
+    known.Wait();  // for twice Hub::kPatience at most
+    bool by_wire = true;
+    for (const char one : found) {
+      by_wire = by_wire && one != 0;
+    }
+    LOG(INFO) << "tf_syncrep: calls of the coordinator go "
+              << (by_wire ? absl::StrCat("by ", kProtocol)
+                          : "by gRPC, since not all tasks have " +
+                                std::string(kProtocol));
+    tensorflow::mutex_lock lock(mu_);
+    by_wire_ = by_wire;
+    return by_wire;
+  }
+
+  const std::string own_task_;
+  ServedCalls calls_;
+  Hub hub_;
+  const Local local_;
+  // Written where TensorFlow calls one after the other: at the start, and when
+  // the coordinator changes the cluster.
+  std::atomic<bool> for_master_{false};
+  tensorflow::mutex mu_;
+  std::map<std::string, std::string> others_ TF_GUARDED_BY(mu_);
+  bool has_decided_ TF_GUARDED_BY(mu_) = false;
+  bool by_wire_ TF_GUARDED_BY(mu_) = false;
+};
+
+class WireServerFactory : public tensorflow::ServerFactory {
+ public:
+  bool AcceptsOptions(const ServerDef& def) override {
+    return def.protocol() == kProtocol;
+  }
+  absl::Status NewServer(const ServerDef& def, const Options& options,
+                         std::unique_ptr<ServerInterface>* out) override {
+    return WireServer::Create(def, options.local_device_mgr, out);
+  }
+};
+
+// Before any server listens.
+[[maybe_unused]] const bool is_registered = [] {
+  using SetTaker = void (*)(bool (*)(int));
+  const auto set_taker = reinterpret_cast<SetTaker>(
+      dlsym(RTLD_DEFAULT, "tf_syncrep_set_taker"));
+  if (set_taker == nullptr) {
+    LOG(INFO) << "tf_syncrep: other tasks reach this one by gRPC alone, since "
+                 "libtf_syncrep_allow.so is not preloaded; tf-syncrep launch, "
+                 "serve and task do that";
+  } else {
+    set_taker(Hubs::Take);
+  }
+  tensorflow::ServerFactory::Register("TF_SYNCREP_SERVER",
+                                      new WireServerFactory);
+  return true;
+}();
+
+}  // namespace
+}  // namespace wire
+}  // namespace tf_syncrep

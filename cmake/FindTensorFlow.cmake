@@ -6,6 +6,8 @@
 #   TensorFlow_CUDA            ON or OFF: whether it was built with CUDA
 #   TensorFlow::TensorFlow     headers (as system headers), flags and
 #                              libtensorflow_framework
+#   TensorFlow::Servers        headers of its servers, and libtensorflow_cc; not there
+#                              if this TensorFlow has none
 #
 # Python runs with -E, so that the PYTHONPATH by which pip isolates a build is
 # not seen: with it TensorFlow would be hidden. Where that finds none (status 1),
@@ -24,7 +26,7 @@ foreach(_option -E -B)
 endforeach()
 
 if(_status EQUAL 0)
-  foreach(_key VERSION INCLUDE_DIR LIBRARY COMPILE_FLAGS CUDA)
+  foreach(_key VERSION INCLUDE_DIR LIBRARY CC_LIBRARY COMPILE_FLAGS CUDA)
     string(REGEX MATCH "(^|\n)${_key}=([^\n]*)" _line "${_facts}")
     set(TensorFlow_${_key} "${CMAKE_MATCH_2}")
   endforeach()
@@ -54,4 +56,18 @@ if(TensorFlow_FOUND AND NOT TARGET TensorFlow::TensorFlow)
                INTERFACE_COMPILE_DEFINITIONS
                "TF_MAJOR_VERSION=${TensorFlow_VERSION_MAJOR};TF_MINOR_VERSION=${TensorFlow_VERSION_MINOR};TF_PATCH_VERSION=${TensorFlow_VERSION_PATCH}"
                INTERFACE_INCLUDE_DIRECTORIES "${TensorFlow_INCLUDE_DIR}")
+endif()
+
+if(TensorFlow_FOUND AND EXISTS "${TensorFlow_CC_LIBRARY}" AND NOT TARGET TensorFlow::Servers)
+  add_library(TensorFlow::Servers SHARED IMPORTED)
+  # libtensorflow_framework comes first: of TensorFlow 2.15 each has a registry of
+  # servers, and Python uses that one.
+  set_target_properties(TensorFlow::Servers PROPERTIES IMPORTED_LOCATION
+                                                       "${TensorFlow_CC_LIBRARY}")
+  target_link_libraries(TensorFlow::Servers INTERFACE TensorFlow::TensorFlow)
+  target_include_directories(
+    TensorFlow::Servers
+    INTERFACE "${TensorFlow_INCLUDE_DIR}/external/com_github_grpc_grpc/include"
+              "${TensorFlow_INCLUDE_DIR}/external/com_github_grpc_grpc"
+              "${TensorFlow_INCLUDE_DIR}/external/farmhash_archive/src")
 endif()

@@ -85,6 +85,9 @@ def _probe(messages: TextIO) -> int:
     print(f"VERSION={version}")
     print(f"INCLUDE_DIR={include}")
     print(f"LIBRARY={os.path.join(tf.sysconfig.get_lib(), library_name)}")
+    # What the servers are in; its name has the version that the other's has.
+    cc_library = library_name.replace("_framework", "_cc")
+    print(f"CC_LIBRARY={os.path.join(tf.sysconfig.get_lib(), cc_library)}")
     print(f"COMPILE_FLAGS={' '.join(flags)}")
     print(f"CUDA={'ON' if has_cuda else 'OFF'}")
     return 0

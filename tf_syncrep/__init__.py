@@ -108,6 +108,14 @@ def _register_with_keras() -> None:
         _keras_error = error
 
 
+def _choose_rpc_layer() -> None:
+    """Lets TF_CONFIG name the protocol by which this task talks to others."""
+    if os.environ.get("TF_CONFIG"):
+        wire = importlib.import_module(f"{__name__}.python.distribute.wire")
+        wire.choose(os.environ)
+
+
 if not _imported_by_own_command():
     load()
+    _choose_rpc_layer()
     _register_with_keras()

@@ -12,12 +12,14 @@ from tf_syncrep.python.distribute.cluster import (
 from tf_syncrep.python.distribute.launch_options import LaunchError, LaunchOptions
 from tf_syncrep.python.distribute.launcher import launch
 from tf_syncrep.python.distribute.ports import PortUnavailableError
+from tf_syncrep.python.distribute.v1_server import Server
 
 __all__ = [
     "ClusterConfigError",
     "LaunchError",
     "LaunchOptions",
     "PortUnavailableError",
+    "Server",
     "TaskConfig",
     "launch",
     "read_tf_config",

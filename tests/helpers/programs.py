@@ -31,6 +31,8 @@ from unittest import mock
 
 import output_lines
 
+from tf_syncrep.python.distribute import allow, wire
+from tf_syncrep.python.distribute.cluster import TaskConfig
 from tf_syncrep.python.distribute.supervision import die_with_parent
 
 if TYPE_CHECKING:
@@ -288,6 +290,11 @@ def _start_fork_server() -> None:
     folder = tempfile.TemporaryDirectory()
     atexit.register(folder.cleanup)
     environ = {"CUDA_VISIBLE_DEVICES": "", "TMPDIR": folder.name}
+    # Its processes are restricted, or not, by their own environments.
+    nobody = TaskConfig({}, "chief", 0)
+    environ["LD_PRELOAD"] = allow.environment(allow.LOCAL, nobody, os.environ)[
+        "LD_PRELOAD"
+    ]
     with mock.patch.dict(os.environ, environ):
         before = os.getcwd()
         os.chdir(folder.name)
@@ -319,6 +326,8 @@ def _become(
             output.close()
         os.environ.clear()
         os.environ.update(environ)
+        # The package was imported in another environment.
+        wire.choose(os.environ)
         _, what, *arguments = command
         if what == "-c":
             source, *arguments = arguments

@@ -13,7 +13,14 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from tf_syncrep.python.distribute import allow, launch_options, ports, script, threads
+from tf_syncrep.python.distribute import (
+    allow,
+    launch_options,
+    ports,
+    script,
+    threads,
+    wire,
+)
 from tf_syncrep.python.distribute.errors import UsageError
 from tf_syncrep.python.distribute.launch_options import LaunchError, LaunchOptions
 from tf_syncrep.python.version import VERSION
@@ -116,6 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_run_script_on(task)
     _add_allow(task)
     _add_tls(task)
+    _add_rpc_layer(task)
     _add_threads(task)
     task.add_argument(
         "--ready-timeout",
@@ -134,6 +142,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_allow(serve)
     _add_tls(serve)
+    _add_rpc_layer(serve)
     _add_threads(serve)
     serve.set_defaults(run=_serve)
     doctor = commands.add_parser(
@@ -245,6 +254,7 @@ def _add_launch_arguments(parser: argparse.ArgumentParser) -> None:
         help="begin each line with the time and the task (default: yes)",
     )
     _add_allow(parser)
+    _add_rpc_layer(parser)
     _add_threads(parser)
     _add_script(parser)
 
@@ -285,6 +295,16 @@ def _add_tls(parser: argparse.ArgumentParser) -> None:
         metavar="PORT",
         help="the first of as many local ports as there are tasks, the same in all of "
         "them (default: %(default)s)",
+    )
+
+
+def _add_rpc_layer(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--rpc-layer",
+        choices=wire.RPC_LAYERS,
+        help="how a task talks to the others: by grpc+tfs, a protocol of tf_syncrep's, "
+        "if they have it, too, and else by gRPC; or by gRPC alone (default: "
+        f"{wire.VARIABLE}, or grpc+tfs)",
     )
 
 
@@ -373,7 +393,7 @@ def _misplaced_options(arguments: argparse.Namespace) -> list[str]:
 def _task(arguments: argparse.Namespace) -> int:
     from tf_syncrep.python.distribute import task
 
-    _set_threads(arguments)
+    _set_environment(arguments)
     task.run(
         arguments.script,
         arguments.args,
@@ -386,17 +406,18 @@ def _task(arguments: argparse.Namespace) -> int:
     )
 
 
-def _set_threads(arguments: argparse.Namespace) -> None:
-    """Sets the numbers of threads of this process, and of the one that it becomes."""
+def _set_environment(arguments: argparse.Namespace) -> None:
+    """Sets threads and protocol of this process, and of the one that it becomes."""
     os.environ.update(
         threads.environment(arguments.inter_op_threads, arguments.intra_op_threads)
     )
+    os.environ[wire.VARIABLE] = arguments.rpc_layer or wire.asked_for(os.environ)
 
 
 def _serve(arguments: argparse.Namespace) -> int:
     from tf_syncrep.python.distribute import server
 
-    _set_threads(arguments)
+    _set_environment(arguments)
     server.serve(arguments.allow, arguments.tls, arguments.tls_base_port)
 
 

@@ -17,7 +17,7 @@ import subprocess
 import sys
 from types import ModuleType
 
-from tf_syncrep.python.distribute import cluster
+from tf_syncrep.python.distribute import cluster, wire
 from tf_syncrep.python.distribute.readiness import grpc_answers
 from tf_syncrep.python.ops import op_library
 from tf_syncrep.python.version import VERSION
@@ -170,6 +170,10 @@ def _examine_library(report: Report, tf: ModuleType | None) -> bool:
         report.problems.append(str(error))
         return False
     report.facts.append(("  loads", "yes"))
+    problem = wire.problem()
+    report.facts.append(
+        ("  protocol", f"{wire.GRPC} alone: {problem}" if problem else wire.WIRE)
+    )
     return True
 
 

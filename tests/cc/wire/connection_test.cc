@@ -46,7 +46,9 @@ class End : public Connection::Owner {
         {connection, id, method, std::string(meta),
          body == nullptr ? "" : static_cast<TextBody&>(*body).text()});
   }
-  void WantsToWrite(Connection*, bool wants) override { wants_to_write = wants; }
+  void WantsToWrite(Connection*, bool wants) override {
+    wants_to_write = wants;
+  }
 
   std::vector<std::string> hellos;
   std::vector<Request> requests;
@@ -94,19 +96,17 @@ class ConnectionTest : public testing::Test {
   uint64_t Ask(const ConnectionPtr& connection, std::string meta,
                std::string body = "") {
     return connection->Ask(
-        3, meta, OutBody::Of(std::move(body)), Text,
-        [this](Answer answer) {
-          ended.push_back(
-              {answer.code, answer.is_lost, std::string(answer.meta),
-               answer.body == nullptr
-                   ? ""
-                   : static_cast<TextBody&>(*answer.body).text()});
+        3, meta, OutBody::Of(std::move(body)), Text, [this](Answer answer) {
+          ended.push_back({answer.how, answer.code, std::string(answer.meta),
+                           answer.body == nullptr
+                               ? ""
+                               : static_cast<TextBody&>(*answer.body).text()});
         });
   }
 
   struct Ended {
+    Answer::How how;
     int code;
-    bool is_lost;
     std::string meta;
     std::string body;
   };
@@ -127,7 +127,8 @@ TEST_F(ConnectionTest, BothEndsAskAndAnswer) {
   EXPECT_EQ(accepter_end.requests[0].meta, "what?");
   EXPECT_EQ(accepter_end.requests[0].body, "a body");
   ASSERT_EQ(dialler_end.requests.size(), 1);
-  accepter->Answer(accepter_end.requests[0].id, 0, "this", OutBody::Of("bytes"));
+  accepter->Answer(accepter_end.requests[0].id, 0, "this",
+                   OutBody::Of("bytes"));
   dialler->Answer(dialler_end.requests[0].id, 3, "no argument", {});
   Move();
   ASSERT_EQ(ended.size(), 2);
@@ -170,8 +171,7 @@ TEST_F(ConnectionTest, CancelEndsARequestBeforeTheOtherEndHasHeardOfIt) {
   const uint64_t id = Ask(dialler, "slow");
   dialler->Cancel(id);
   ASSERT_EQ(ended.size(), 1);
-  EXPECT_EQ(ended[0].code, 1);
-  EXPECT_FALSE(ended[0].is_lost);
+  EXPECT_EQ(ended[0].how, Answer::How::kCancelled);
   Move();
   bool is_cancelled = false;
   accepter->SetCancel(accepter_end.requests[0].id,
@@ -212,7 +212,7 @@ TEST_F(ConnectionTest, CancelAfterTheAnswerDoesNothing) {
   Move();
   EXPECT_EQ(cancelled, 0);
   ASSERT_EQ(ended.size(), 1);
-  EXPECT_EQ(ended[0].code, 0);
+  EXPECT_EQ(ended[0].how, Answer::How::kAnswered);
 }
 
 TEST_F(ConnectionTest, ALostConnectionEndsWhatBothEndsWaitFor) {
@@ -226,8 +226,7 @@ TEST_F(ConnectionTest, ALostConnectionEndsWhatBothEndsWaitFor) {
   Move();
   ASSERT_EQ(ended.size(), 2);
   for (const Ended& one : ended) {
-    EXPECT_EQ(one.code, 14);
-    EXPECT_TRUE(one.is_lost);
+    EXPECT_EQ(one.how, Answer::How::kLost);
     EXPECT_EQ(one.meta, "lost");
   }
   EXPECT_EQ(cancelled, 1);
@@ -249,7 +248,7 @@ TEST_F(ConnectionTest, ALossInTheMiddleOfABodyEndsTheRequest) {
   accepter->Shutdown();
   Move();
   ASSERT_EQ(ended.size(), 1);
-  EXPECT_TRUE(ended[0].is_lost);
+  EXPECT_EQ(ended[0].how, Answer::How::kLost);
 }
 
 TEST_F(ConnectionTest, AnEndThatDoesNotReadKeepsOnlyWhatItAskedFor) {
@@ -278,7 +277,7 @@ TEST_F(ConnectionTest, NothingIsAskedBeforeAHello) {
   EXPECT_TRUE(accepter_end.requests.empty());
   EXPECT_TRUE(accepter_end.is_over);
   ASSERT_EQ(ended.size(), 1);
-  EXPECT_TRUE(ended[0].is_lost);
+  EXPECT_EQ(ended[0].how, Answer::How::kLost);
 }
 
 TEST_F(ConnectionTest, ASecondHelloEndsIt) {

@@ -88,10 +88,10 @@ TEST_P(InPieces, FramesAreWhole) {
   std::vector<Frame> frames;
   std::string bytes(kPreface);
   for (int i = 0; i < 30; ++i) {
-    Frame frame{{Kind::kRequest, static_cast<uint8_t>(random() % 5), 0,
-                 random()},
-                std::string(random() % 100, 'm'),
-                std::string(random() % (i % 5 ? 50 : 200000), 'b')};
+    Frame frame{
+        {Kind::kRequest, static_cast<uint8_t>(random() % 5), 0, random()},
+        std::string(random() % 100, 'm'),
+        std::string(random() % (i % 5 ? 50 : 200000), 'b')};
     for (char& c : frame.body) {
       c = static_cast<char>(random());
     }
@@ -115,9 +115,10 @@ INSTANTIATE_TEST_SUITE_P(Seeds, InPieces, testing::Range(0U, 20U));
 TEST(FrameReader, SkipsBodiesThatNobodyWants) {
   FrameReader reader(/*expects_preface=*/false);
   Kept kept;
-  ASSERT_TRUE(Read(reader, kept,
-                   BytesOf({{Kind::kAnswer, 9, 0, 1}, "", std::string(500000, 'x')}) +
-                       BytesOf({{Kind::kAnswer, 0, 0, 2}, "meta", "body"})));
+  ASSERT_TRUE(
+      Read(reader, kept,
+           BytesOf({{Kind::kAnswer, 9, 0, 1}, "", std::string(500000, 'x')}) +
+               BytesOf({{Kind::kAnswer, 0, 0, 2}, "meta", "body"})));
   ASSERT_EQ(kept.frames.size(), 2);
   EXPECT_EQ(kept.frames[0].body, "");
   EXPECT_EQ(kept.frames[1].meta, "meta");
@@ -125,7 +126,8 @@ TEST(FrameReader, SkipsBodiesThatNobodyWants) {
 }
 
 TEST(FrameReader, EndsAtWhatIsNoPreface) {
-  for (const std::string bytes : {"PRI * HTTP/2.0\r\n", "tfswire2", "\x16\x03"}) {
+  for (const std::string bytes :
+       {"PRI * HTTP/2.0\r\n", "tfswire2", "\x16\x03"}) {
     FrameReader reader(/*expects_preface=*/true);
     Kept kept;
     EXPECT_FALSE(Read(reader, kept, bytes)) << bytes;
@@ -157,7 +159,8 @@ TEST(FrameReader, EndsAtABodyThatTheSinkRefuses) {
 TEST(FrameReader, AFrameThatIsCutOffIsNone) {
   const std::string whole =
       BytesOf({{Kind::kRequest, 1, 0, 7}, "meta", std::string(100000, 'b')});
-  for (const size_t size : {0UL, 5UL, kHeadSize, kHeadSize + 2, whole.size() - 1}) {
+  for (const size_t size :
+       {0UL, 5UL, kHeadSize, kHeadSize + 2, whole.size() - 1}) {
     auto [writer, stream] = MemoryStream::Pair();
     std::string part = whole.substr(0, size);
     const iovec bytes{part.data(), part.size()};

@@ -51,7 +51,8 @@ class Task : public Hub::Network, public Hub::Server {
   Task(MadeNetwork* network, std::string name, const std::string& version,
        uint64_t incarnation)
       : network_(network),
-        hub({version, name, "", incarnation}, this, this,
+        hub(
+            {version, name, "", incarnation}, this, this,
             [network] { return network->now; },
             [this](const std::string& task, const std::string& what) {
               said.push_back(task + ": " + what);
@@ -116,7 +117,8 @@ class Task : public Hub::Network, public Hub::Server {
     }
     std::string echo = "nothing";
     connection->Ask(1, text, {}, nullptr, [&echo](Answer answer) {
-      echo = answer.is_lost ? "lost" : std::string(answer.meta);
+      echo =
+          answer.how == Answer::How::kLost ? "lost" : std::string(answer.meta);
     });
     network_->Move();
     return echo;
@@ -309,7 +311,7 @@ TEST_F(HubTest, AnotherIncarnationEndsTheConnectionWithTheFormer) {
   auto former = std::move(network.tasks["b"]);
   network.tasks.erase("b");
   a.hub.Find("b")->Ask(1, "x", {}, nullptr, [&](Answer answer) {
-    ended = answer.is_lost ? "lost" : "answered";
+    ended = answer.how == Answer::How::kLost ? "lost" : "answered";
   });
   Task& b = network.Add("b");
   b.hub.Find("a");

@@ -28,9 +28,8 @@ class Pipe {
     }
     ssize_t written = 0;
     for (int i = 0; i < num_parts; ++i) {
-      const size_t part =
-          std::min({parts[i].iov_len, capacity_ - bytes_.size(),
-                    at_most - static_cast<size_t>(written)});
+      const size_t part = std::min({parts[i].iov_len, capacity_ - bytes_.size(),
+                                    at_most - static_cast<size_t>(written)});
       bytes_.append(static_cast<const char*>(parts[i].iov_base), part);
       written += static_cast<ssize_t>(part);
     }
@@ -74,9 +73,9 @@ class MemoryStream : public Stream {
   Pair(unsigned seed = 0, size_t capacity = 1 << 20) {
     auto there = std::make_shared<Pipe>(capacity);
     auto back = std::make_shared<Pipe>(capacity);
-    return {std::make_unique<MemoryStream>(there, back, seed),
-            std::make_unique<MemoryStream>(back, there,
-                                           seed == 0 ? 0 : seed + 1)};
+    return {
+        std::make_unique<MemoryStream>(there, back, seed),
+        std::make_unique<MemoryStream>(back, there, seed == 0 ? 0 : seed + 1)};
   }
 
   MemoryStream(std::shared_ptr<Pipe> out, std::shared_ptr<Pipe> in,

@@ -41,11 +41,10 @@ class Echo : public Hub::Server {
       connection->Answer(id, 0, meta, OutBody::Of(std::move(text)));
       return;
     }
-    connection->Answer(
-        id, 0, meta,
-        body == nullptr
-            ? OutBody()
-            : OutBody::Of(static_cast<TextBody&>(*body).text()));
+    connection->Answer(id, 0, meta,
+                       body == nullptr
+                           ? OutBody()
+                           : OutBody::Of(static_cast<TextBody&>(*body).text()));
   }
   static constexpr size_t kMuch = 50'000'000;
 };
@@ -92,11 +91,10 @@ class Listener {
 struct Task {
   explicit Task(const std::string& name) {
     network = SocketNetwork::Make();
-    hub = new Hub({"1", name, "", 1}, new Echo, network,
-                  [] {
-                    return std::chrono::steady_clock::now().time_since_epoch();
-                  },
-                  [](const std::string&, const std::string&) {});
+    hub = new Hub(
+        {"1", name, "", 1}, new Echo, network,
+        [] { return std::chrono::steady_clock::now().time_since_epoch(); },
+        [](const std::string&, const std::string&) {});
     EXPECT_TRUE(network->Start(hub));
   }
   Hub::ConnectionPtr Await(const std::string& task) {
@@ -122,11 +120,10 @@ std::string Ask(const Hub::ConnectionPtr& connection, uint8_t method,
         return std::make_unique<TextBody>(size);
       },
       [answered](Answer answer) {
-        answered->set_value(
-            answer.is_lost         ? "lost"
-            : answer.body == nullptr
-                ? ""
-                : static_cast<TextBody&>(*answer.body).text());
+        answered->set_value(answer.how == Answer::How::kLost ? "lost"
+                            : answer.body == nullptr
+                                ? ""
+                                : static_cast<TextBody&>(*answer.body).text());
       });
   EXPECT_EQ(future.wait_for(kDeadline), std::future_status::ready);
   return future.get();
@@ -196,7 +193,9 @@ TEST_P(SocketNetworkTest, ALossWhileMuchIsUnderWayEndsTheRequest) {
         back->Shutdown();
         return std::make_unique<TextBody>(size);
       },
-      [ended](const Answer& answer) { ended->set_value(answer.is_lost); });
+      [ended](const Answer& answer) {
+        ended->set_value(answer.how == Answer::How::kLost);
+      });
   auto future = ended->get_future();
   ASSERT_EQ(future.wait_for(kDeadline), std::future_status::ready);
   EXPECT_TRUE(future.get());

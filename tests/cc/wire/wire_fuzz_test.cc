@@ -1,7 +1,7 @@
 // A connection gets bytes of anybody: frames as they should be, frames that are
-// changed or cut off, and what is none. It may end, and nothing else may happen:
-// what is asked of it is what was in whole frames, and each of its own requests
-// ends once.
+// changed or cut off, and what is none. It may end, and nothing else may
+// happen: what is asked of it is what was in whole frames, and each of its own
+// requests ends once.
 
 #include <cstdint>
 #include <memory>
@@ -57,9 +57,8 @@ class WireFuzz : public Connection::Owner {
     if (input_.Pick(4) != 0) {
       connection->Answer(
           id, input_.Pick(17), meta,
-          body == nullptr
-              ? OutBody()
-              : OutBody::Of(static_cast<TextBody&>(*body).text()));
+          body == nullptr ? OutBody()
+                          : OutBody::Of(static_cast<TextBody&>(*body).text()));
     }
   }
   void WantsToWrite(Connection*, bool) override {}
@@ -79,9 +78,7 @@ class WireFuzz : public Connection::Owner {
     ++num_asked_;
     const uint64_t id = connection_->Ask(
         1, "meta", {},
-        [this](std::string_view, uint64_t size) {
-          return MakeBody(0, size);
-        },
+        [this](std::string_view, uint64_t size) { return MakeBody(0, size); },
         [this](Answer) { ++num_ended_; });
     if (input_.Pick(4) == 0) {
       connection_->Cancel(id);

@@ -9,8 +9,8 @@
 // sends to one of its own addresses, which a socket of the loopback device
 // (SO_BINDTODEVICE) does not.
 //
-// A program may also have taken from its sockets the connections that begin with
-// the first bytes of tf_syncrep's own protocol: see tf_syncrep_set_taker.
+// A program may also have taken from its sockets the connections that begin
+// with the first bytes of tf_syncrep's own protocol: see tf_syncrep_set_taker.
 //
 // System calls that a program makes without the C library are not intercepted.
 

@@ -5,10 +5,13 @@
 #include <new>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
-#include "tensorflow/core/platform/errors.h"
-#include "tensorflow/core/platform/mutex.h"
+#include "absl/strings/string_view.h"
 #include "tensorflow/core/platform/threadpool.h"
+#include "tf_syncrep/cc/lib/mutex.h"
+#include "tf_syncrep/cc/lib/wire/frame.h"
 
 namespace tf_syncrep {
 namespace wire {
@@ -32,35 +35,66 @@ class Number {
  public:
   // Returns whether it was cancelled.
   bool Set(uint64_t id) {
-    tensorflow::mutex_lock lock(mu_);
+    MutexLock lock(mu_);
     id_ = id;
     return is_cancelled_;
   }
   // Returns zero if it is not known.
   uint64_t Cancel() {
-    tensorflow::mutex_lock lock(mu_);
+    MutexLock lock(mu_);
     is_cancelled_ = true;
     return id_;
   }
 
  private:
-  tensorflow::mutex mu_;
+  Mutex mu_;
   uint64_t id_ = 0;
   bool is_cancelled_ = false;
 };
 
 }  // namespace
 
+std::string WriteStatus(const absl::Status& status) {
+  // Payloads say whether an error came of another; what is too long is cut off,
+  // the message first.
+  std::string meta;
+  const absl::string_view message = status.message().substr(0, kMaxMeta / 2);
+  PutText({message.data(), message.size()}, &meta);
+  status.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) {
+    std::string both;
+    PutText({url.data(), url.size()}, &both);
+    PutText(std::string(payload), &both);
+    if (meta.size() + both.size() <= kMaxMeta) {
+      meta += both;
+    }
+  });
+  return meta;
+}
+
 absl::Status StatusOf(const Answer& answer, const std::string& task) {
-  if (answer.is_lost) {
-    return tensorflow::errors::Unavailable(
-        answer.meta, "\nAdditional GRPC error information from remote target ",
-        task);
+  const std::string words = absl::StrCat(
+      "\nAdditional GRPC error information from remote target ", task);
+  const absl::string_view reason(answer.meta.data(), answer.meta.size());
+  if (answer.how == Answer::How::kLost) {
+    return absl::UnavailableError(absl::StrCat(reason, words));
   }
-  return answer.code == 0
-             ? absl::OkStatus()
-             : absl::Status(static_cast<absl::StatusCode>(answer.code),
-                            answer.meta);
+  if (answer.how == Answer::How::kCancelled) {
+    return absl::CancelledError("the call was cancelled");
+  }
+  if (answer.code == 0) {
+    return absl::OkStatus();
+  }
+  std::string_view meta = answer.meta;
+  std::string message;
+  GetText(&meta, &message);
+  absl::Status status(static_cast<absl::StatusCode>(answer.code),
+                      absl::StrCat(message, words));
+  std::string url;
+  std::string payload;
+  while (GetText(&meta, &url) && GetText(&meta, &payload)) {
+    status.SetPayload(url, absl::Cord(payload));
+  }
+  return status;
 }
 
 void Call(const Local& local, const Hub::ConnectionPtr& connection,
@@ -79,8 +113,8 @@ void Call(const Local& local, const Hub::ConnectionPtr& connection,
     });
   }
   const uint64_t id = connection->Ask(
-      static_cast<uint8_t>(method), {}, OutBody::Of(request.SerializeAsString()),
-      MakeText,
+      static_cast<uint8_t>(method), {},
+      OutBody::Of(request.SerializeAsString()), MakeText,
       [task, options, response, done = std::move(done)](Answer answer) {
         if (options != nullptr) {
           options->ClearCancelCallback();
@@ -93,8 +127,8 @@ void Call(const Local& local, const Hub::ConnectionPtr& connection,
                   : response->ParseFromString(
                         static_cast<TextBody&>(*answer.body).text());
           if (!is_read) {
-            status = tensorflow::errors::Internal(
-                "the answer of ", task, " cannot be read");
+            status = absl::InternalError(
+                absl::StrCat("the answer of ", task, " cannot be read"));
           }
         }
         done(status);

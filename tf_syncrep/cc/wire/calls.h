@@ -24,7 +24,10 @@ struct Local {
   tensorflow::WorkerEnv* env;
 };
 
-// The status of an answer; the words of a lost connection are those by which
+// The meta of an answer that is an error: its message and its payloads.
+std::string WriteStatus(const absl::Status& status);
+
+// The status of an answer of `task`. Errors have the words by which
 // TensorFlow's coordinator tells a lost server from a lost worker.
 absl::Status StatusOf(const Answer& answer, const std::string& task);
 

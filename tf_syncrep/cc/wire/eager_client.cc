@@ -2,9 +2,10 @@
 
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "tensorflow/core/distributed_runtime/call_options.h"
-#include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/protobuf.h"
 #include "tensorflow/core/platform/status.h"
 #include "tensorflow/core/protobuf/eager_service.pb.h"
@@ -29,12 +30,11 @@ class WireEagerClient : public EagerClient {
 
   bool allow_multiple_pending_requests() const override { return false; }
 
-#define TF_SYNCREP_METHOD(method)                                       \
-  void method##Async(const tensorflow::eager::method##Request* request, \
-                     tensorflow::eager::method##Response* response,     \
-                     StatusCallback done) override {                    \
-    Start(Method::k##method, nullptr, *request, response,               \
-          std::move(done));                                             \
+#define TF_SYNCREP_METHOD(method)                                           \
+  void method##Async(const tensorflow::eager::method##Request* request,     \
+                     tensorflow::eager::method##Response* response,         \
+                     StatusCallback done) override {                        \
+    Start(Method::k##method, nullptr, *request, response, std::move(done)); \
   }
   TF_SYNCREP_METHOD(CreateContext)
   TF_SYNCREP_METHOD(UpdateContext)
@@ -43,13 +43,12 @@ class WireEagerClient : public EagerClient {
   TF_SYNCREP_METHOD(CloseContext)
 #undef TF_SYNCREP_METHOD
 
-#define TF_SYNCREP_METHOD(method)                                       \
-  void method##Async(CallOptions* options,                              \
-                     const tensorflow::eager::method##Request* request, \
-                     tensorflow::eager::method##Response* response,     \
-                     StatusCallback done) override {                    \
-    Start(Method::k##method, options, *request, response,               \
-          std::move(done));                                             \
+#define TF_SYNCREP_METHOD(method)                                           \
+  void method##Async(CallOptions* options,                                  \
+                     const tensorflow::eager::method##Request* request,     \
+                     tensorflow::eager::method##Response* response,         \
+                     StatusCallback done) override {                        \
+    Start(Method::k##method, options, *request, response, std::move(done)); \
   }
   TF_SYNCREP_METHOD(Enqueue)
   TF_SYNCREP_METHOD(RunComponentFunction)
@@ -58,14 +57,13 @@ class WireEagerClient : public EagerClient {
   void CreateContextAsync(
       const tensorflow::eager::CreateContextRequest* request,
       tensorflow::eager::CreateContextResponse* response, StatusCallback done,
-      int64_t init_timeout_in_ms, int retries) override {
+      int64_t /*init_timeout_in_ms*/, int /*retries*/) override {
     // The connection is there: nothing is to be waited for, or tried again.
-    Start(Method::kCreateContext, nullptr, *request, response,
-          std::move(done));
+    Start(Method::kCreateContext, nullptr, *request, response, std::move(done));
   }
 
   // As gRPC's client does without streams: the caller waits.
-  void StreamingEnqueueAsync(bool enable_streaming_enqueue,
+  void StreamingEnqueueAsync(bool /*enable_streaming_enqueue*/,
                              CallOptions* options,
                              const EnqueueRequest* request,
                              EnqueueResponse* response,
@@ -84,11 +82,11 @@ class WireEagerClient : public EagerClient {
   void Start(Method method, CallOptions* options, const MessageLite& request,
              MessageLite* response, StatusCallback done) {
     Ref();
-    StatusCallback ended = [this, done = std::move(done)](
-                               const absl::Status& status) {
-      done(status);
-      Unref();
-    };
+    StatusCallback ended =
+        [this, done = std::move(done)](const absl::Status& status) {
+          done(status);
+          Unref();
+        };
     if (const auto connection = local_.hub->Find(task_)) {
       Call(local_, connection, task_, method, options, request, response,
            std::move(ended));
@@ -97,18 +95,17 @@ class WireEagerClient : public EagerClient {
     // It was lost: the task may be back.
     const std::shared_ptr<MessageLite> kept(request.New());
     kept->CheckTypeAndMergeFrom(request);
-    local_.hub->Await(
-        task_, [this, method, options, kept, response,
-                ended = std::move(ended)](const Hub::ConnectionPtr& found) {
-          if (found == nullptr) {
-            ended(tensorflow::errors::Unavailable(
-                "no connection to ", task_,
-                "\nAdditional GRPC error information from remote target ",
-                task_));
-            return;
-          }
-          Call(local_, found, task_, method, options, *kept, response, ended);
-        });
+    local_.hub->Await(task_, [this, method, options, kept, response,
+                              ended = std::move(ended)](
+                                 const Hub::ConnectionPtr& found) {
+      if (found == nullptr) {
+        ended(absl::UnavailableError(absl::StrCat(
+            "no connection to ", task_,
+            "\nAdditional GRPC error information from remote target ", task_)));
+        return;
+      }
+      Call(local_, found, task_, method, options, *kept, response, ended);
+    });
   }
 
   const Local local_;
@@ -120,7 +117,7 @@ class WireEagerClient : public EagerClient {
 absl::Status WireEagerClients::GetClient(const std::string& target,
                                          RefCountPtr<EagerClient>* client) {
   const std::string task = target.substr(0, target.find("/device:"));
-  tensorflow::mutex_lock lock(mu_);
+  MutexLock lock(mu_);
   RefCountPtr<EagerClient>& found = clients_[task];
   if (found == nullptr) {
     found.reset(new WireEagerClient(local_, task));

@@ -9,8 +9,8 @@
 
 #include "absl/status/status.h"
 #include "tensorflow/core/distributed_runtime/eager/eager_client.h"
-#include "tensorflow/core/platform/mutex.h"
 #include "tensorflow/core/platform/refcount.h"
+#include "tf_syncrep/cc/lib/mutex.h"
 #include "tf_syncrep/cc/wire/calls.h"
 
 namespace tf_syncrep {
@@ -28,11 +28,10 @@ class WireEagerClients : public tensorflow::eager::EagerClientCache {
 
  private:
   const Local local_;
-  tensorflow::mutex mu_;
-  std::unordered_map<
-      std::string,
-      tensorflow::core::RefCountPtr<tensorflow::eager::EagerClient>>
-      clients_ TF_GUARDED_BY(mu_);
+  Mutex mu_;
+  std::unordered_map<std::string, tensorflow::core::RefCountPtr<
+                                      tensorflow::eager::EagerClient>>
+      clients_ TF_SYNCREP_GUARDED_BY(mu_);
 };
 
 }  // namespace wire

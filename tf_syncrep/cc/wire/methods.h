@@ -5,7 +5,6 @@
 
 #include <cstdint>
 
-
 namespace tf_syncrep {
 namespace wire {
 

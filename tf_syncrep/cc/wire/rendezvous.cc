@@ -13,8 +13,8 @@
 #include "tensorflow/core/framework/device_base.h"
 #include "tensorflow/core/framework/rendezvous.h"
 #include "tensorflow/core/framework/tensor.h"
-#include "tensorflow/core/platform/mutex.h"
 #include "tensorflow/core/platform/threadpool.h"
+#include "tf_syncrep/cc/lib/mutex.h"
 #include "tf_syncrep/cc/wire/methods.h"
 #include "tf_syncrep/cc/wire/tensor_frames.h"
 
@@ -54,8 +54,8 @@ class WireRendezvous : public BaseRemoteRendezvous {
 
   const Local local_;
   const std::function<RendezvousPtr()> make_grpc_;
-  tensorflow::mutex mu_;
-  RendezvousPtr grpc_ TF_GUARDED_BY(mu_);
+  Mutex mu_;
+  RendezvousPtr grpc_ TF_SYNCREP_GUARDED_BY(mu_);
 };
 
 // A tensor that a step waits for. Deletes itself when it is there, or will not
@@ -94,7 +94,7 @@ class WireRendezvous::Recv : public BaseRecvTensorCall {
         [this](Answer answer) { End(std::move(answer)); });
     bool is_aborted;
     {
-      tensorflow::mutex_lock lock(state->mu);
+      MutexLock lock(state->mu);
       state->id = id;
       is_aborted = !state->status.ok();
     }
@@ -106,7 +106,7 @@ class WireRendezvous::Recv : public BaseRecvTensorCall {
   void StartAbort(const absl::Status& status) override {
     uint64_t id;
     {
-      tensorflow::mutex_lock lock(state_->mu);
+      MutexLock lock(state_->mu);
       if (state_->status.ok()) {
         state_->status = status;
       }
@@ -120,16 +120,16 @@ class WireRendezvous::Recv : public BaseRecvTensorCall {
   }
 
   absl::Status status() const override {
-    tensorflow::mutex_lock lock(state_->mu);
+    MutexLock lock(state_->mu);
     return state_->status;
   }
 
  private:
   // What is shared with Ask, which may return after the end.
   struct State {
-    tensorflow::mutex mu;
-    absl::Status status TF_GUARDED_BY(mu);
-    uint64_t id TF_GUARDED_BY(mu) = 0;
+    Mutex mu;
+    absl::Status status TF_SYNCREP_GUARDED_BY(mu);
+    uint64_t id TF_SYNCREP_GUARDED_BY(mu) = 0;
   };
 
   void End(Answer answer) {
@@ -172,14 +172,14 @@ void WireRendezvous::RecvFromRemoteAsync(const ParsedKey& parsed,
     Grpc()->RecvAsync(parsed, args, std::move(done));
     return;
   }
-  auto* recv = new Recv(this, std::move(connection), std::move(task),
-                        device->GetAllocator(args.alloc_attrs), args,
-                        std::move(done));
+  auto* recv =
+      new Recv(this, std::move(connection), std::move(task),
+               device->GetAllocator(args.alloc_attrs), args, std::move(done));
   recv->Ask(parsed.FullKey());
 }
 
 BaseRemoteRendezvous* WireRendezvous::Grpc() {
-  tensorflow::mutex_lock lock(mu_);
+  MutexLock lock(mu_);
   if (grpc_ == nullptr) {
     grpc_ = make_grpc_();
     grpc_->Initialize(session()).IgnoreError();
@@ -191,9 +191,9 @@ BaseRemoteRendezvous* WireRendezvous::Grpc() {
 
 tensorflow::core::RefCountPtr<BaseRemoteRendezvous> WireRendezvousMgr::Create(
     int64_t step_id, const tensorflow::WorkerEnv* env) {
-  return RendezvousPtr(new WireRendezvous(local_, step_id, [this, step_id, env] {
-    return RpcRendezvousMgr::Create(step_id, env);
-  }));
+  return RendezvousPtr(new WireRendezvous(
+      local_, step_id,
+      [this, step_id, env] { return RpcRendezvousMgr::Create(step_id, env); }));
 }
 
 }  // namespace wire

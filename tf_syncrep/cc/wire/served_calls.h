@@ -16,9 +16,9 @@
 namespace tf_syncrep {
 namespace wire {
 
-// Does it by TensorFlow's own worker and by an eager service, as gRPC's services
-// do: calls on the pool of the task, since they may wait, and tensors where
-// their sender puts them.
+// Does it by TensorFlow's own worker and by an eager service, as gRPC's
+// services do: calls on the pool of the task, since they may wait, and tensors
+// where their sender puts them.
 class ServedCalls : public Hub::Server {
  public:
   // Nothing is served before this. Both outlive it.

@@ -1,13 +1,14 @@
 // TensorFlow's server, with a wire beside gRPC: the protocol "grpc+tfs".
 //
 // It is loaded into a stock TensorFlow and registers itself. What goes over the
-// wire: tensors between CPUs, the calls of a step in a session, and the calls of
-// the eager service if all tasks of the cluster have a wire. Everything else is
-// gRPC's, and so is everything between tasks of which one has no wire.
+// wire: tensors between CPUs, the calls of a step in a session, and the calls
+// of the eager service if all tasks of the cluster have a wire. Everything else
+// is gRPC's, and so is everything between tasks of which one has no wire.
 //
 // A wire has no port of its own. Connections come in at gRPC's, where the
 // library that is preloaded into a task's process sees their first bytes, and
-// hands them over: see cc/preload. Without it others cannot dial this task.
+// hands them over: see cc/preload. Without it others cannot dial this task, but
+// it can dial them.
 
 #include <dlfcn.h>
 #include <netinet/in.h>
@@ -21,20 +22,25 @@
 #include <utility>
 #include <vector>
 
-#include "absl/log/log.h"
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/blocking_counter.h"
 #include "tensorflow/c/c_api.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
+#include "tensorflow/core/common_runtime/session_factory.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_server_lib.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_worker_service.h"
 #include "tensorflow/core/distributed_runtime/server_lib.h"
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/platform/errors.h"
-#include "tensorflow/core/platform/mutex.h"
+#include "tensorflow/core/platform/logging.h"
 #include "tensorflow/core/platform/random.h"
 #include "tensorflow/core/protobuf/tensorflow_server.pb.h"
+#include "tensorflow/core/public/session.h"
+#include "tensorflow/core/public/session_options.h"
+#include "tf_syncrep/cc/lib/mutex.h"
 #include "tf_syncrep/cc/lib/wire/frame.h"
 #include "tf_syncrep/cc/lib/wire/hub.h"
 #include "tf_syncrep/cc/lib/wire/socket_network.h"
@@ -72,7 +78,7 @@ class Hubs {
   }
 
   void Set(int port, Hub* hub) {
-    tensorflow::mutex_lock lock(mu_);
+    MutexLock lock(mu_);
     by_port_[port] = hub;
   }
 
@@ -89,7 +95,7 @@ class Hubs {
     Hub* hub = nullptr;
     {
       Hubs& hubs = Get();
-      tensorflow::mutex_lock lock(hubs.mu_);
+      MutexLock lock(hubs.mu_);
       const auto found = hubs.by_port_.find(ntohs(own.sin6_port));
       if (found == hubs.by_port_.end()) {
         return false;
@@ -101,18 +107,34 @@ class Hubs {
   }
 
  private:
-  tensorflow::mutex mu_;
-  std::map<int, Hub*> by_port_ TF_GUARDED_BY(mu_);
+  Mutex mu_;
+  std::map<int, Hub*> by_port_ TF_SYNCREP_GUARDED_BY(mu_);
 };
+
+// Asks for the connections that begin as a wire's, before a server listens.
+void HearOthers() {
+  using SetTaker = void (*)(bool (*)(int));
+  const auto set_taker =
+      reinterpret_cast<SetTaker>(dlsym(RTLD_DEFAULT, "tf_syncrep_set_taker"));
+  if (set_taker != nullptr) {
+    set_taker(Hubs::Take);
+    return;
+  }
+  LOG(INFO) << "tf_syncrep: " << kProtocol
+            << " only with tasks that this one can dial, since "
+               "libtf_syncrep_allow.so is not preloaded, as tf-syncrep launch, "
+               "serve and task do";
+}
 
 class WireServer : public GrpcServer {
  public:
   static absl::Status Create(const ServerDef& def, DeviceMgr* device_mgr,
                              std::unique_ptr<ServerInterface>* out) {
+    HearOthers();
     auto* network = SocketNetwork::Make();
     if (network == nullptr) {
-      return tensorflow::errors::ResourceExhausted(
-          "no descriptors for connections of ", kProtocol);
+      return absl::ResourceExhaustedError(
+          absl::StrCat("no descriptors for connections of ", kProtocol));
     }
     // TensorFlow's servers cannot be destroyed.
     auto* server = new WireServer(def, network);
@@ -127,8 +149,8 @@ class WireServer : public GrpcServer {
     }
     server->calls_.Start(server->worker_env(), server->worker_impl());
     if (!network->Start(&server->hub_)) {
-      return tensorflow::errors::ResourceExhausted(
-          "no thread for connections of ", kProtocol);
+      return absl::ResourceExhaustedError(
+          absl::StrCat("no thread for connections of ", kProtocol));
     }
     Hubs::Get().Set(server->bound_port(), &server->hub_);
     out->reset(server);
@@ -142,8 +164,7 @@ class WireServer : public GrpcServer {
   }
 
   absl::Status AddMasterEagerContextToEagerService(
-      const uint64_t context_id,
-      tensorflow::EagerContext* context) override {
+      const uint64_t context_id, tensorflow::EagerContext* context) override {
     TF_RETURN_IF_ERROR(
         calls_.eager()->CreateMasterContext(context_id, context));
     return GrpcServer::AddMasterEagerContextToEagerService(context_id, context);
@@ -179,11 +200,12 @@ class WireServer : public GrpcServer {
   WireServer(const ServerDef& def, SocketNetwork* network)
       : GrpcServer(def, Env::Default()),
         own_task_(TaskName(def.job_name(), def.task_index())),
-        hub_({absl::StrCat(kVersion, ", TensorFlow ", TF_Version()), own_task_,
-              "", tensorflow::random::New64()},
-             &calls_, network,
-             [] { return std::chrono::steady_clock::now().time_since_epoch(); },
-             Say),
+        hub_(
+            {absl::StrCat(kVersion, ", TensorFlow ", TF_Version()), own_task_,
+             "", tensorflow::random::New64()},
+            &calls_, network,
+            [] { return std::chrono::steady_clock::now().time_since_epoch(); },
+            Say),
         local_{&hub_, worker_env()} {
     SetCluster(def);
   }
@@ -199,7 +221,7 @@ class WireServer : public GrpcServer {
         const std::string task = TaskName(job.name(), index);
         if (task != own_task_) {
           hub_.SetAddress(task, address);
-          tensorflow::mutex_lock lock(mu_);
+          MutexLock lock(mu_);
           others_[task] = address;
         }
       }
@@ -212,7 +234,7 @@ class WireServer : public GrpcServer {
   bool DecidesForWire() {
     std::vector<std::string> tasks;
     {
-      tensorflow::mutex_lock lock(mu_);
+      MutexLock lock(mu_);
       if (has_decided_) {
         return by_wire_;
       }
@@ -238,7 +260,7 @@ class WireServer : public GrpcServer {
               << (by_wire ? absl::StrCat("by ", kProtocol)
                           : "by gRPC, since not all tasks have " +
                                 std::string(kProtocol));
-    tensorflow::mutex_lock lock(mu_);
+    MutexLock lock(mu_);
     by_wire_ = by_wire;
     return by_wire;
   }
@@ -250,10 +272,10 @@ class WireServer : public GrpcServer {
   // Written where TensorFlow calls one after the other: at the start, and when
   // the coordinator changes the cluster.
   std::atomic<bool> for_master_{false};
-  tensorflow::mutex mu_;
-  std::map<std::string, std::string> others_ TF_GUARDED_BY(mu_);
-  bool has_decided_ TF_GUARDED_BY(mu_) = false;
-  bool by_wire_ TF_GUARDED_BY(mu_) = false;
+  Mutex mu_;
+  std::map<std::string, std::string> others_ TF_SYNCREP_GUARDED_BY(mu_);
+  bool has_decided_ TF_SYNCREP_GUARDED_BY(mu_) = false;
+  bool by_wire_ TF_SYNCREP_GUARDED_BY(mu_) = false;
 };
 
 class WireServerFactory : public tensorflow::ServerFactory {
@@ -267,20 +289,39 @@ class WireServerFactory : public tensorflow::ServerFactory {
   }
 };
 
-// Before any server listens.
-[[maybe_unused]] const bool is_registered = [] {
-  using SetTaker = void (*)(bool (*)(int));
-  const auto set_taker = reinterpret_cast<SetTaker>(
-      dlsym(RTLD_DEFAULT, "tf_syncrep_set_taker"));
-  if (set_taker == nullptr) {
-    LOG(INFO) << "tf_syncrep: other tasks reach this one by gRPC alone, since "
-                 "libtf_syncrep_allow.so is not preloaded; tf-syncrep launch, "
-                 "serve and task do that";
-  } else {
-    set_taker(Hubs::Take);
+// What TensorFlow's cluster resolver makes of an address and the protocol is
+// the target of a session: it begins as one with "grpc", whose master this is.
+class WireSessionFactory : public tensorflow::SessionFactory {
+ public:
+  bool AcceptsOptions(const tensorflow::SessionOptions& options) override {
+    return absl::StartsWith(options.target, kScheme);
   }
+  absl::Status NewSession(const tensorflow::SessionOptions& options,
+                          tensorflow::Session** session) override {
+    return tensorflow::NewSession(ByGrpc(options), session);
+  }
+  absl::Status Reset(const tensorflow::SessionOptions& options,
+                     const std::vector<std::string>& containers) override {
+    return tensorflow::Reset(ByGrpc(options), containers);
+  }
+
+ private:
+  static constexpr absl::string_view kScheme = "grpc+tfs://";
+
+  static tensorflow::SessionOptions ByGrpc(
+      const tensorflow::SessionOptions& options) {
+    tensorflow::SessionOptions by_grpc = options;
+    by_grpc.target =
+        absl::StrCat("grpc://", options.target.substr(kScheme.size()));
+    return by_grpc;
+  }
+};
+
+[[maybe_unused]] const bool is_registered = [] {
   tensorflow::ServerFactory::Register("TF_SYNCREP_SERVER",
                                       new WireServerFactory);
+  tensorflow::SessionFactory::Register("TF_SYNCREP_SESSION",
+                                       new WireSessionFactory);
   return true;
 }();
 

@@ -5,10 +5,10 @@
 #include <optional>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "tensorflow/core/framework/tensor.pb.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
-#include "tensorflow/core/platform/errors.h"
 #include "tf_syncrep/cc/wire/methods.h"
 
 namespace tf_syncrep {
@@ -46,8 +46,8 @@ std::optional<Described> Read(std::string_view meta) {
   if (!tensorflow::DataType_IsValid(head.dtype) ||
       head.num_dims > TensorShape::MaxDimensions() ||
       meta.size() != sizeof(int64_t) * head.num_dims ||
-      (head.is_proto == 0 && !tensorflow::DataTypeCanUseMemcpy(
-                                 static_cast<DataType>(head.dtype)))) {
+      (head.is_proto == 0 &&
+       !tensorflow::DataTypeCanUseMemcpy(static_cast<DataType>(head.dtype)))) {
     return std::nullopt;
   }
   for (int i = 0; i < head.num_dims; ++i) {
@@ -124,8 +124,8 @@ std::unique_ptr<Body> MakeTensorBody(std::string_view meta, uint64_t size,
     const auto dtype = static_cast<DataType>(described->head.dtype);
     const uint64_t element = tensorflow::DataTypeSize(dtype);
     if (element == 0 || size % element != 0 ||
-        size / element != static_cast<uint64_t>(
-                              described->shape.num_elements())) {
+        size / element !=
+            static_cast<uint64_t>(described->shape.num_elements())) {
       return nullptr;
     }
     Tensor tensor(allocator, dtype, described->shape);
@@ -136,11 +136,11 @@ std::unique_ptr<Body> MakeTensorBody(std::string_view meta, uint64_t size,
   }
 }
 
-absl::Status ReadTensor(std::string_view meta, Body* body,
-                        Allocator* allocator, Tensor* tensor, bool* is_dead) {
+absl::Status ReadTensor(std::string_view meta, Body* body, Allocator* allocator,
+                        Tensor* tensor, bool* is_dead) {
   const auto described = Read(meta);
   if (!described) {
-    return tensorflow::errors::Internal("not a tensor, on the wire");
+    return absl::InternalError("not a tensor, on the wire");
   }
   *is_dead = described->head.is_dead != 0;
   const auto dtype = static_cast<DataType>(described->head.dtype);
@@ -149,14 +149,14 @@ absl::Status ReadTensor(std::string_view meta, Body* body,
     if (body == nullptr ||
         !proto.ParseFromString(static_cast<TextBody*>(body)->text()) ||
         !tensor->FromProto(allocator, proto)) {
-      return tensorflow::errors::Internal("not a TensorProto, on the wire");
+      return absl::InternalError("not a TensorProto, on the wire");
     }
   } else if (body != nullptr) {
     *tensor = static_cast<TensorBody*>(body)->tensor();
   } else if (described->shape.num_elements() == 0) {
     *tensor = Tensor(allocator, dtype, described->shape);
   } else {
-    return tensorflow::errors::Internal("a tensor without its numbers");
+    return absl::InternalError("a tensor without its numbers");
   }
   return absl::OkStatus();
 }

@@ -45,11 +45,11 @@ class WireWorker : public WorkerInterface {
   }
 
   // By gRPC: what is called once, or seldom.
-#define TF_SYNCREP_METHOD(method)                                \
-  void method##Async(const method##Request* request,             \
-                     method##Response* response,                 \
-                     StatusCallback done) override {             \
-    grpc_->method##Async(request, response, std::move(done));    \
+#define TF_SYNCREP_METHOD(method)                                     \
+  void method##Async(const method##Request* request,                  \
+                     method##Response* response, StatusCallback done) \
+      override {                                                      \
+    grpc_->method##Async(request, response, std::move(done));         \
   }
   TF_SYNCREP_METHOD(CreateWorkerSession)
   TF_SYNCREP_METHOD(RegisterGraph)
@@ -59,11 +59,11 @@ class WireWorker : public WorkerInterface {
   TF_SYNCREP_METHOD(Tracing)
   TF_SYNCREP_METHOD(GetStepSequence)
 #undef TF_SYNCREP_METHOD
-#define TF_SYNCREP_METHOD(method)                                        \
+#define TF_SYNCREP_METHOD(method)                                          \
   void method##Async(CallOptions* options, const method##Request* request, \
-                     method##Response* response, StatusCallback done)    \
-      override {                                                         \
-    grpc_->method##Async(options, request, response, std::move(done));   \
+                     method##Response* response, StatusCallback done)      \
+      override {                                                           \
+    grpc_->method##Async(options, request, response, std::move(done));     \
   }
   TF_SYNCREP_METHOD(DeleteWorkerSession)
   TF_SYNCREP_METHOD(RecvBuf)
@@ -77,8 +77,7 @@ class WireWorker : public WorkerInterface {
                           std::move(done));
   }
   void RecvTensorAsync(CallOptions* options, const RecvTensorRequest* request,
-                       TensorResponse* response,
-                       StatusCallback done) override {
+                       TensorResponse* response, StatusCallback done) override {
     grpc_->RecvTensorAsync(options, request, response, std::move(done));
   }
 

@@ -3,7 +3,8 @@
 TensorFlow's servers listen on all addresses of a machine and execute whatever they are
 sent. libtf_syncrep_allow.so (tf_syncrep/cc/preload) keeps others out: it is preloaded
 into a task's process, and so into the processes that this starts, and refuses other
-connections. It needs no privilege.
+connections. It needs no privilege. It also hands over the connections of our own
+protocol (`wire`), so that it is there as well where everybody may connect.
 """
 
 import ctypes
@@ -22,6 +23,7 @@ VARIABLE = "TF_SYNCREP_ALLOW"
 _PRELOAD = "LD_PRELOAD"
 _LIBRARY_NAME = "libtf_syncrep_allow.so"
 _SIGN_OF_LIBRARY = "tf_syncrep_allow"
+_EVERYBODY = ["0.0.0.0/0", "::/0"]
 
 # gRPC sends every channel through the proxy that grpc_proxy, https_proxy or http_proxy
 # names, unless the host is in the first of these that is set.
@@ -33,7 +35,11 @@ def check(allow: str) -> None:
     """Raises UsageError if a value is malformed, or cannot be enforced here."""
     if not _opens_to_all(allow):
         _networks(allow)
-        _check_library()
+        if problem := _problem_of_library():
+            raise UsageError(
+                f"connections cannot be restricted: {problem}; --allow all opens the "
+                "ports to everybody"
+            )
 
 
 def environment(
@@ -52,9 +58,9 @@ def environment(
         environ[variable] = ",".join(dict.fromkeys([*others, *hosts]))
     others = [p for p in _preloaded(environ) if os.path.basename(p) != _LIBRARY_NAME]
     environ.pop(VARIABLE, None)
-    if not _opens_to_all(allow):
+    if not _opens_to_all(allow) or _problem_of_library() is None:
         others.append(_library_path())
-        sources = _networks(allow)
+        sources = _EVERYBODY if _opens_to_all(allow) else _networks(allow)
         if CLUSTER in _items(allow):
             sources += hosts
         environ[VARIABLE] = ",".join(dict.fromkeys(sources))
@@ -140,15 +146,14 @@ def _library_path() -> str:
     return os.path.join(os.path.dirname(op_library.library_path()), _LIBRARY_NAME)
 
 
-def _check_library() -> None:
-    """Raises UsageError if the library cannot be preloaded."""
-    path, remedy = _library_path(), "--allow all opens the ports to everybody"
+def _problem_of_library() -> str | None:
+    """Returns why the library cannot be preloaded, if it cannot."""
+    path = _library_path()
     if not os.path.exists(path):
-        raise UsageError(
-            f"connections cannot be restricted: {path} was not built; {remedy}"
-        )
+        return f"{path} was not built"
     if any(character in path for character in ": "):
-        raise UsageError(
-            "connections cannot be restricted: the dynamic linker takes no path with "
-            f"a space or a colon in it, {path!r}; {remedy}"
+        return (
+            "the dynamic linker takes no path with a space or a colon in it, "
+            f"{path!r}"
         )
+    return None

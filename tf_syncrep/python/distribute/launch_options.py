@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, TypeGuard
 
-from tf_syncrep.python.distribute import allow, script, threads
+from tf_syncrep.python.distribute import allow, script, threads, wire
 from tf_syncrep.python.distribute.errors import UsageError
 
 WORKER_FAILURE_POLICIES = ("continue", "restart", "stop")
@@ -72,6 +72,9 @@ class LaunchOptions:
         prefix: whether lines begin with the time and the task's name.
         allow: who may connect to the tasks. By default only this machine; "all", or
             networks such as "10.0.0.0/8", separated by commas, besides this machine.
+        rpc_layer: how the tasks talk to each other: "grpc+tfs", by a protocol of our own
+            wherever both have it, or "grpc", as TensorFlow does; None leaves it to the
+            environment variable TF_SYNCREP_RPC_LAYER, and without it to the first.
         inter_op_threads: how many ops each task may run at the same time, at least 2;
             None leaves it to the environment, to `serve` and to TensorFlow.
         intra_op_threads: how many threads an op may use; None likewise.
@@ -100,6 +103,7 @@ class LaunchOptions:
     grace_secs: float = 30.0
     prefix: bool = True
     allow: str = allow.LOCAL
+    rpc_layer: str | None = None
     inter_op_threads: int | None = None
     intra_op_threads: int | None = None
 
@@ -125,6 +129,7 @@ class LaunchOptions:
             ("run_script_on", self.run_script_on, tuple(script.SCRIPT_JOBS)),
             ("on_worker_failure", self.worker_failure_policy, WORKER_FAILURE_POLICIES),
             ("on_ps_failure", self.on_ps_failure, PS_FAILURE_POLICIES),
+            ("rpc_layer", self.rpc_layer or wire.WIRE, wire.RPC_LAYERS),
         ):
             self._check(argument, value in allowed, f"be one of {', '.join(allowed)}")
         for argument in ("ready_timeout_secs", "grace_secs"):

@@ -15,7 +15,13 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
-from tf_syncrep.python.distribute import local_cluster, script, supervision, threads
+from tf_syncrep.python.distribute import (
+    local_cluster,
+    script,
+    supervision,
+    threads,
+    wire,
+)
 from tf_syncrep.python.distribute.cluster import EVALUATOR, TaskConfig
 from tf_syncrep.python.distribute.launch_options import LaunchOptions
 from tf_syncrep.python.distribute.output import LogFilter, Output, open_terminal
@@ -304,6 +310,7 @@ class _Run:
         if serves:
             command = script.server_command(allowed)
         environ = local_cluster.environment(task, allowed=allowed, serves=serves)
+        environ[wire.VARIABLE] = self._options.rpc_layer or wire.asked_for(environ)
         environ = threads.environment(
             self._options.inter_op_threads, self._options.intra_op_threads, environ
         )

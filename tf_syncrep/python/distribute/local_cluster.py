@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 
-from tf_syncrep.python.distribute import allow, ports
+from tf_syncrep.python.distribute import allow, ports, wire
 from tf_syncrep.python.distribute.cluster import TaskConfig
 
 # The jobs of a cluster in the order in which --base-port numbers their tasks.
@@ -40,6 +40,7 @@ def environment(
     environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if serves else "1")
     environ[ports.REUSE_PORT_VARIABLE] = "true"
     environ["TF_CONFIG"] = task.to_json()
+    environ.setdefault(wire.VARIABLE, wire.WIRE)
     return allow.environment(allowed, task, environ)
 
 

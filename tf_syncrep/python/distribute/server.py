@@ -15,6 +15,7 @@ from tf_syncrep.python.distribute import (
     script,
     threads,
     tunnels,
+    wire,
 )
 from tf_syncrep.python.distribute.errors import UsageError
 
@@ -52,6 +53,10 @@ def serve(allowed: str, tls_files: str | None, tls_base_port: int) -> NoReturn:
             signal.signal(signum, _exit_by_signal)
     try:
         task = cluster.read_tf_config()
+        # TF_CONFIG may be of TensorFlow alone, and other tasks are of any kind.
+        protocol = wire.asked_for(os.environ)
+        if task.rpc_layer not in wire.RPC_LAYERS:
+            protocol = task.rpc_layer
         if task.task_type not in SERVED_TYPES:
             raise cluster.ClusterConfigError(
                 "TF_CONFIG['task']['type'] must be 'ps' or 'worker' for a task that is "
@@ -73,6 +78,7 @@ def serve(allowed: str, tls_files: str | None, tls_base_port: int) -> NoReturn:
         op_library.load()
     except ImportError as error:
         _exit(NO_LIBRARY, error)
+    protocol = wire.usable(protocol)
     import tensorflow as tf
 
     keep_memory_for_messages()
@@ -81,7 +87,7 @@ def serve(allowed: str, tls_files: str | None, tls_base_port: int) -> NoReturn:
             tf.train.ClusterSpec(task.cluster),
             job_name=task.task_type,
             task_index=task.task_index,
-            protocol=task.rpc_layer,
+            protocol=protocol,
             config=threads.config_for(os.cpu_count() or 1),
         )
     except tf.errors.OpError as error:
@@ -89,7 +95,7 @@ def serve(allowed: str, tls_files: str | None, tls_base_port: int) -> NoReturn:
         _exit(BAD_CONFIG, f"no server at {task.address}: {reason}")
     print(
         f"serving {task.task_type} {task.task_index} at {task.address} "
-        f"({server.target}, TensorFlow {tf.__version__})",
+        f"({protocol}, TensorFlow {tf.__version__})",
         flush=True,
     )
     # server.join() would never return to Python, where signals are handled.

@@ -8,10 +8,6 @@ namespace tf_syncrep {
 namespace wire {
 namespace {
 
-// As in absl::StatusCode.
-constexpr int kCancelled = 1;
-constexpr int kUnavailable = 14;
-
 constexpr int kMostParts = 32;
 
 }  // namespace
@@ -48,7 +44,7 @@ uint64_t Connection::Ask(uint8_t method, std::string_view meta, OutBody body,
     }
   }
   if (id == 0) {
-    done({kUnavailable, /*is_lost=*/true, "the connection is lost", nullptr});
+    done({Answer::How::kLost, 0, "the connection is lost", nullptr});
     return 0;
   }
   // If this fails, whoever watches the stream ends the request.
@@ -62,8 +58,7 @@ void Connection::Cancel(uint64_t id) {
     return;
   }
   Send({Kind::kCancel, 0, 0, id}, {}, {});
-  waiting.done({kCancelled, /*is_lost=*/false, "the call was cancelled",
-                nullptr});
+  waiting.done({Answer::How::kCancelled, 0, "", nullptr});
 }
 
 void Connection::Answer(uint64_t id, int code, std::string_view meta,
@@ -122,7 +117,7 @@ void Connection::End(std::string_view reason) {
     served.swap(served_);
   }
   for (auto& [id, request] : waiting) {
-    request.done({kUnavailable, /*is_lost=*/true, reason, nullptr});
+    request.done({Answer::How::kLost, 0, reason, nullptr});
   }
   for (auto& [id, request] : served) {
     if (request.cancel != nullptr) {
@@ -185,7 +180,8 @@ bool Connection::Deliver(const Head& head, std::string_view meta,
     case Kind::kAnswer: {
       Waiting waiting = Take(head.id);
       if (waiting.done != nullptr) {
-        waiting.done({head.code, /*is_lost=*/false, meta, std::move(body)});
+        waiting.done(
+            {Answer::How::kAnswered, head.code, meta, std::move(body)});
       }
       return true;
     }
@@ -282,8 +278,7 @@ bool Connection::Flush() {
     }
     while (written > 0) {
       OutFrame& first = queue_.front();
-      const auto part =
-          std::min<size_t>(written, first.size() - first.sent);
+      const auto part = std::min<size_t>(written, first.size() - first.sent);
       first.sent += part;
       written -= static_cast<ssize_t>(part);
       if (first.sent == first.size()) {

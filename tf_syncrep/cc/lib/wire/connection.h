@@ -31,12 +31,15 @@ struct OutBody {
 
 // How a request ended.
 struct Answer {
-  // Zero, or the code of an error, as in absl::StatusCode; `meta` is its
-  // message then.
+  enum class How {
+    kAnswered,   // by the other task
+    kCancelled,  // by this one: see Connection::Cancel
+    kLost,       // with the connection: whether it was done is not known
+  };
+  How how = How::kAnswered;
+  // What the other task has answered: zero, or the code of an error.
   int code = 0;
-  // Whether the connection was lost: the other task may have done what it was
-  // asked for, or not.
-  bool is_lost = false;
+  // What it has written, or why the connection was lost.
   std::string_view meta;
   std::unique_ptr<Body> body;
 };
@@ -74,8 +77,8 @@ class Connection : public std::enable_shared_from_this<Connection>,
   using Done = std::function<void(Answer)>;
   // Makes memory for the body of an answer. Null if its meta is wrong, or there
   // is no memory: the connection is lost then.
-  using MakeAnswerBody =
-      std::function<std::unique_ptr<Body>(std::string_view meta, uint64_t size)>;
+  using MakeAnswerBody = std::function<std::unique_ptr<Body>(
+      std::string_view meta, uint64_t size)>;
 
   // `dialled`: whether this end has made the connection. Owner and stream
   // outlive it.

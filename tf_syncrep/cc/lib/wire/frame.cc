@@ -22,28 +22,6 @@ const char* Get(const char* from, T* value) {
   return from + sizeof *value;
 }
 
-// Texts of a hello are each behind its size.
-void PutText(std::string_view text, std::string* to) {
-  const auto size = static_cast<uint32_t>(text.size());
-  to->append(reinterpret_cast<const char*>(&size), sizeof size);
-  to->append(text);
-}
-
-bool GetText(std::string_view* from, std::string* text) {
-  uint32_t size;
-  if (from->size() < sizeof size) {
-    return false;
-  }
-  Get(from->data(), &size);
-  from->remove_prefix(sizeof size);
-  if (from->size() < size) {
-    return false;
-  }
-  text->assign(from->substr(0, size));
-  from->remove_prefix(size);
-  return true;
-}
-
 }  // namespace
 
 void WriteHead(const Head& head, char* to) {
@@ -77,6 +55,27 @@ std::optional<Head> ReadHead(const char* from) {
   }
   head.kind = static_cast<Kind>(kind);
   return head;
+}
+
+void PutText(std::string_view text, std::string* to) {
+  const auto size = static_cast<uint32_t>(text.size());
+  to->append(reinterpret_cast<const char*>(&size), sizeof size);
+  to->append(text);
+}
+
+bool GetText(std::string_view* from, std::string* text) {
+  uint32_t size;
+  if (from->size() < sizeof size) {
+    return false;
+  }
+  Get(from->data(), &size);
+  from->remove_prefix(sizeof size);
+  if (from->size() < size) {
+    return false;
+  }
+  text->assign(from->substr(0, size));
+  from->remove_prefix(size);
+  return true;
 }
 
 std::string WriteHello(const Hello& hello) {

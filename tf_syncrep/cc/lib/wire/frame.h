@@ -47,6 +47,11 @@ void WriteHead(const Head& head, char* to);
 // Reads them. Null if they are not a head, or its meta is too large.
 std::optional<Head> ReadHead(const char* from);
 
+// Texts behind one another, each behind its size. GetText takes the first from
+// what is left of them, and returns false if there is none.
+void PutText(std::string_view text, std::string* to);
+bool GetText(std::string_view* from, std::string* text);
+
 // Who is at an end of a connection.
 struct Hello {
   // Tasks talk to each other only if they have the same.

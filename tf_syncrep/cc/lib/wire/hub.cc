@@ -70,9 +70,9 @@ void Hub::Await(const std::string& task, Found found) {
 }
 
 void Hub::Accept(std::unique_ptr<Stream> stream) {
-  auto connection =
-      std::make_shared<Connection>(
-      std::move(stream), static_cast<Connection::Owner*>(this), /*dialled=*/false);
+  auto connection = std::make_shared<Connection>(
+      std::move(stream), static_cast<Connection::Owner*>(this),
+      /*dialled=*/false);
   {
     MutexLock lock(mu_);
     greetings_[connection] = {"", now_() + kPatience};
@@ -140,8 +140,8 @@ bool Hub::OnHello(const ConnectionPtr& connection, const Hello& hello) {
   }
   std::string reason;
   if (hello.version != self_.version) {
-    reason = "it has version " + hello.version + ", and this task " +
-             self_.version;
+    reason =
+        "it has version " + hello.version + ", and this task " + self_.version;
   } else if (hello.to != self_.from) {
     reason = "it looks for " + hello.to + ", and finds " + self_.from;
   } else if (!dialled.empty() && hello.from != dialled) {

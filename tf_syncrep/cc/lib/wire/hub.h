@@ -45,10 +45,10 @@ class Hub : private Connection::Owner {
         std::function<void(std::unique_ptr<Stream> stream, std::string reason)>;
 
     virtual ~Network() = default;
-    // Calls `dialled` once, soon, on any thread but not before it returns.
+    // Calls `dialled` once, soon, on any thread, perhaps before it returns.
     virtual void Dial(const std::string& address, Dialled dialled) = 0;
-    // From now on calls OnReadable and OnWritable, and Hub::OnOver after one has
-    // returned false; nothing afterwards.
+    // From now on calls OnReadable and OnWritable, and Hub::OnOver after one
+    // has returned false; nothing afterwards.
     virtual void Watch(const ConnectionPtr& connection) = 0;
     virtual void WantsToWrite(Connection* connection, bool wants) = 0;
   };
@@ -64,8 +64,8 @@ class Hub : private Connection::Owner {
   };
 
   // Tells of a task that there is a wire to it, or why there is none.
-  using Sayer = std::function<void(const std::string& task,
-                                   const std::string& what)>;
+  using Sayer =
+      std::function<void(const std::string& task, const std::string& what)>;
 
   // `self`: what this task says of itself; its `to` is not used. `now`: a clock
   // that does not go back. All of these outlive the hub.

@@ -77,8 +77,8 @@ void DialNow(const std::string& address, const Dialled& dialled) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
-  const int failed = getaddrinfo(
-      host.c_str(), address.c_str() + colon + 1, &hints, &found);
+  const int failed =
+      getaddrinfo(host.c_str(), address.c_str() + colon + 1, &hints, &found);
   if (failed != 0) {
     dialled(nullptr, host + ": " + gai_strerror(failed));
     return;
@@ -87,8 +87,8 @@ void DialNow(const std::string& address, const Dialled& dialled) {
   std::unique_ptr<SocketStream> stream;
   for (const addrinfo* to = found; to != nullptr && stream == nullptr;
        to = to->ai_next) {
-    const int made = socket(to->ai_family,
-                            SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    const int made =
+        socket(to->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (made < 0) {
       error = errno;
       continue;
@@ -129,7 +129,7 @@ ssize_t SocketStream::Read(const iovec* parts, int num_parts) {
       continue;
     }
     return read < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) ? kNotNow
-                                                                  : kOver;
+                                                                 : kOver;
   }
 }
 
@@ -146,7 +146,7 @@ ssize_t SocketStream::Write(const iovec* parts, int num_parts) {
       continue;
     }
     return written < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) ? kNotNow
-                                                                     : kOver;
+                                                                    : kOver;
   }
 }
 
@@ -207,8 +207,8 @@ void SocketNetwork::Run(Hub* hub) {
     const Hub::Time next = hub->Poll();
     // A second is as good as the very moment.
     const int wait_ms = next == Hub::Time::max() ? -1 : 1000;
-    const int num_events = epoll_wait(epoll_, events.data(), events.size(),
-                                      wait_ms);
+    const int num_events =
+        epoll_wait(epoll_, events.data(), events.size(), wait_ms);
     for (int i = 0; i < num_events; ++i) {
       auto* connection = static_cast<Connection*>(events[i].data.ptr);
       if (connection == nullptr) {

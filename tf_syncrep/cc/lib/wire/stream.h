@@ -9,7 +9,8 @@
 namespace tf_syncrep {
 namespace wire {
 
-// No call waits. Read is called by one thread at a time, Write by one at a time.
+// No call waits. Read is called by one thread at a time, Write by one at a
+// time.
 class Stream {
  public:
   // How many bytes, when there were none, or not yet.

@@ -112,19 +112,19 @@ class Cluster:
         name: str,
         command: Sequence[str] | None = None,
         from_fork_server: bool = True,
+        env: Mapping[str, str] | None = None,
     ) -> None:
         """Starts a task that is not running, and does not wait for it.
 
         By default it runs `tf-syncrep serve`; a command begins with this interpreter.
         If its end must be an interpreter's own, it does not come from the fork server,
-        and takes some seconds longer.
+        and takes some seconds longer. `env` is added to its environment.
         """
         task = self._tasks[name]
-        if command is None:
-            command = script.server_command("all")
-            environ = local_cluster.environment(task, self._env, serves=True)
-        else:
-            environ = local_cluster.environment(task, self._env)
+        serves = command is None
+        base = self._env | (env or {})
+        environ = local_cluster.environment(task, base, serves=serves)
+        command = command or script.server_command("all")
 
         on_line = self._lines[name].add
         if name in self._namespaces:

@@ -5,6 +5,8 @@ import os
 
 import tensorflow.compat.v1 as tf
 
+import tf_syncrep as tfs
+
 # How often a worker checks whether the chief has made the model ready. It is every 30 s
 # in a MonitoredTrainingSession.
 _READY_POLL_SECS = 0.1
@@ -22,7 +24,7 @@ class Worker:
         self.is_chief = self.index == 0
         self.device = f"/job:worker/task:{self.index}"
         if target is None:
-            self._server = tf.distribute.Server(
+            self._server = tfs.distribute.Server(
                 cluster, job_name="worker", task_index=self.index
             )
             target = self._server.target

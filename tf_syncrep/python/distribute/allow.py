@@ -153,7 +153,6 @@ def _problem_of_library() -> str | None:
         return f"{path} was not built"
     if any(character in path for character in ": "):
         return (
-            "the dynamic linker takes no path with a space or a colon in it, "
-            f"{path!r}"
+            f"the dynamic linker takes no path with a space or a colon in it, {path!r}"
         )
     return None

@@ -1,0 +1,214 @@
+"""The protocol "grpc+tfs": who talks by it to whom, and what comes in at its port."""
+
+import json
+import os
+import re
+import socket
+import struct
+
+import clusters
+import numpy as np
+import programs
+import pytest
+import tensorflow as tf
+from keras_sync_replicas import make_strategy
+
+import tf_syncrep as tfs
+from tf_syncrep.python.distribute import wire
+from tf_syncrep.python.distribute.errors import UsageError
+from tf_syncrep.python.distribute.readiness import grpc_answers
+
+TELLS = {"TF_CPP_MIN_LOG_LEVEL": "0"}
+PREFACE = b"tfswire1"
+CLUSTER = {"worker": ["localhost:1"], "ps": ["localhost:2"]}
+
+
+def train():
+    """Trains for some steps, and returns the last weights."""
+    tf.keras.utils.set_random_seed(1)
+    with make_strategy().scope():
+        model = tf.keras.Sequential([tf.keras.layers.Dense(3, use_bias=False)])
+        model.compile(tfs.keras.AdamAsync(0.1), loss="mse")
+    x = np.linspace(0, 1, 32, dtype=np.float32).reshape([8, 4])
+
+    def data(context):
+        del context
+        return tf.data.Dataset.from_tensor_slices((x, x[:, :3])).batch(2).repeat()
+
+    tfs.keras.fit(model, data, epochs=2, steps_per_epoch=8, verbose=0)
+    return model.get_weights()[0].tolist()
+
+
+def trained(coordinator=wire.WIRE, **tasks):
+    """The weights, and what each task says of the others, with their protocols."""
+    with clusters.Cluster(1, 1, serving=()) as cluster:
+        for name in ("worker-0", "ps-0"):
+            layer = tasks.get(name.partition("-")[0], wire.WIRE)
+            cluster.start(name, env={**TELLS, wire.VARIABLE: layer})
+        cluster.wait_until_ready()
+        env = cluster.environment() | {wire.VARIABLE: coordinator}
+        weights = programs.call(train, env=env)
+        outputs = {name: cluster.output(name) for name in ("worker-0", "ps-0")}
+    said = {
+        name: set(re.findall(r"grpc\+tfs with /job:(\w+)/.*?: (yes|no)", output))
+        for name, output in outputs.items()
+    }
+    return weights, said
+
+
+def test_training_by_it_has_the_weights_of_grpc():
+    weights, said = trained()
+    assert said["worker-0"] == {("chief", "yes"), ("ps", "yes")}
+    assert said["ps-0"] == {("chief", "yes"), ("worker", "yes")}
+    by_grpc, said = trained(wire.GRPC, worker=wire.GRPC, ps=wire.GRPC)
+    assert said == {"worker-0": set(), "ps-0": set()}
+    assert weights == by_grpc
+
+
+@pytest.mark.parametrize("without", ["coordinator", "worker", "ps"])
+def test_with_a_task_that_does_not_have_it_others_talk_by_grpc(without):
+    weights, said = trained(**{without: wire.GRPC})
+    found = {job for found in said.values() for job, answer in found if answer == "yes"}
+    assert found == ({"worker", "ps"} if without == "coordinator" else {"chief"})
+    assert np.shape(weights) == (4, 3)
+
+
+@pytest.fixture(scope="module")
+def server():
+    with clusters.Cluster(1, 1, env=TELLS) as cluster:
+        yield cluster
+
+
+def connect(cluster, name):
+    host, port = cluster.address(name).rsplit(":", 1)
+    connection = socket.create_connection((host, int(port)), timeout=30)
+    connection.settimeout(30)
+    return connection
+
+
+def hello(to="/job:ps/replica:0/task:0", version="0"):
+    """A task's first frame, behind the preface of who dials."""
+    texts = [version, "/job:worker/replica:0/task:7", to]
+    meta = b"".join(struct.pack("<I", len(text)) + text.encode() for text in texts)
+    meta += struct.pack("<Q", 1)
+    return PREFACE + frame(1, meta)
+
+
+def frame(kind, meta=b"", number=0, body=0, code=0):
+    head = struct.pack(
+        "<IBBHIIQQ", 0x77736674, kind, code, 0, len(meta), 0, number, body
+    )
+    return head + meta
+
+
+def test_other_versions_are_told_this_one_and_left_to_grpc(server):
+    with connect(server, "ps-0") as connection:
+        connection.sendall(hello())
+        answer = connection.makefile("rb").read()
+    assert f"TensorFlow {tf.__version__}".encode() in answer
+    server.wait_for_output("ps-0", "it has version 0, and this task ")
+    assert grpc_answers(server.address("ps-0"))
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        PREFACE[:3] + b"?" * 100,
+        PREFACE + b"\0" * 200,
+        PREFACE + frame(2, number=5),  # a request before a hello
+        PREFACE + frame(1, b"short"),
+        PREFACE + frame(1, body=1 << 62),
+    ],
+)
+def test_what_is_no_frame_ends_the_connection_and_nothing_else(server, sent):
+    with connect(server, "ps-0") as connection:
+        connection.sendall(sent)
+        assert connection.makefile("rb").read() == b""
+    assert server.status("ps-0") is None
+    assert grpc_answers(server.address("ps-0"))
+
+
+def test_a_hello_for_another_task_is_not_answered_by_calls(server):
+    with connect(server, "ps-0") as connection:
+        connection.sendall(hello(to="/job:ps/replica:0/task:9"))
+        connection.makefile("rb").read()  # to the end
+    assert server.status("ps-0") is None
+
+
+@pytest.mark.parametrize(
+    ("rpc_layer", "asked", "chosen"),
+    [
+        (None, wire.WIRE, wire.WIRE),
+        ("grpc", wire.WIRE, wire.WIRE),
+        (None, None, None),
+        ("grpc", wire.GRPC, "grpc"),
+        ("grpc+tfs", None, wire.WIRE),
+        ("grpc+verbs", wire.WIRE, "grpc+verbs"),
+    ],
+)
+def test_tf_config_names_what_was_asked_for(rpc_layer, asked, chosen):
+    config = {"cluster": CLUSTER, "task": {"type": "worker", "index": 0}}
+    if rpc_layer is not None:
+        config["rpc_layer"] = rpc_layer
+    environ = {"TF_CONFIG": json.dumps(config)}
+    if asked is not None:
+        environ[wire.VARIABLE] = asked
+    wire.choose(environ)
+    assert json.loads(environ["TF_CONFIG"]).get("rpc_layer") == chosen
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "7", '{"cluster": {"worker": ["a:1"]}}', '{"cluster": 3}']
+)
+def test_other_configurations_are_left_as_they_are(text):
+    environ = {"TF_CONFIG": text, wire.VARIABLE: wire.WIRE}
+    wire.choose(environ)
+    assert environ["TF_CONFIG"] == text
+
+
+def test_where_it_does_not_load_a_line_says_so_and_it_is_grpc(monkeypatch, capfd):
+    monkeypatch.setattr(wire, "problem", lambda: "a reason")
+    assert wire.usable(wire.WIRE) == wire.GRPC
+    assert capfd.readouterr().err == (
+        "tf_syncrep: tasks talk to this one by gRPC alone: a reason\n"
+    )
+    assert wire.usable(wire.GRPC) == wire.GRPC
+    assert capfd.readouterr().err == ""
+
+
+def test_a_variable_with_another_protocol_is_an_error():
+    with pytest.raises(UsageError, match=r"one of grpc\+tfs, grpc. Received: 'http'"):
+        wire.asked_for({wire.VARIABLE: "http"})
+
+
+def session_of(target):
+    """The sum of what two devices have, by a session of TensorFlow 1."""
+    graph = tf.Graph()
+    with graph.as_default():
+        with tf.device("/job:ps/task:0"):
+            there = tf.compat.v1.get_variable("v", initializer=tf.range(3.0))
+        with tf.device("/job:worker/task:0"):
+            total = tf.reduce_sum(there)
+        with tf.compat.v1.Session(target) as session:
+            session.run(there.initializer)
+            return float(session.run(total))
+
+
+def serve_a_session():
+    """Starts this task's own server, and runs a session on it in both ways."""
+    config = json.loads(os.environ["TF_CONFIG"])
+    server = tfs.distribute.Server(tf.train.ClusterSpec(config["cluster"]), "worker", 0)
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    return [session_of(server.target), session_of(resolver.master())], resolver.master()
+
+
+def test_a_server_of_a_script_has_it():
+    with clusters.Cluster(1, 1, chief=False, env=TELLS, serving=["ps"]) as cluster:
+        sums, master = programs.call(
+            serve_a_session, env=cluster.environment("worker-0")
+        )
+        assert sums == [3.0, 3.0]
+        assert master.startswith("grpc+tfs://")
+        assert "grpc+tfs with /job:worker/replica:0/task:0: yes" in cluster.output(
+            "ps-0"
+        )

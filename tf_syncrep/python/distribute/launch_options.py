@@ -72,9 +72,9 @@ class LaunchOptions:
         prefix: whether lines begin with the time and the task's name.
         allow: who may connect to the tasks. By default only this machine; "all", or
             networks such as "10.0.0.0/8", separated by commas, besides this machine.
-        rpc_layer: how the tasks talk to each other: "grpc+tfs", by a protocol of our own
-            wherever both have it, or "grpc", as TensorFlow does; None leaves it to the
-            environment variable TF_SYNCREP_RPC_LAYER, and without it to the first.
+        rpc_layer: how the tasks talk to each other: "grpc+tfs", by a protocol of our
+            own wherever both have it, or "grpc", as TensorFlow does; None leaves it to
+            the environment variable TF_SYNCREP_RPC_LAYER, and without it is the first.
         inter_op_threads: how many ops each task may run at the same time, at least 2;
             None leaves it to the environment, to `serve` and to TensorFlow.
         intra_op_threads: how many threads an op may use; None likewise.

@@ -83,7 +83,7 @@ def serve(allowed: str, tls_files: str | None, tls_base_port: int) -> NoReturn:
 
     keep_memory_for_messages()
     try:
-        server = tf.distribute.Server(
+        _server = tf.distribute.Server(
             tf.train.ClusterSpec(task.cluster),
             job_name=task.task_type,
             task_index=task.task_index,

@@ -15,8 +15,8 @@ class Server(tf.distribute.Server):
     `tf.compat.v1.train.MonitoredTrainingSession` do. Tasks that have such a server send
     tensors and the calls of a step to each other by a protocol of tf_syncrep's; with
     all others they talk by gRPC, as TensorFlow's server does. For others to dial this
-    one, its process must run below `tf-syncrep launch` or `tf-syncrep task`; it can dial
-    others anyway. `target` is that of TensorFlow's server.
+    one, its process must run below `tf-syncrep launch` or `tf-syncrep task`; it can
+    dial others anyway. `target` is that of TensorFlow's server.
 
     Args:
         server_or_cluster_def: a `tf.train.ClusterSpec`, or what

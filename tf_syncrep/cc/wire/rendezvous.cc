@@ -42,6 +42,9 @@ class WireRendezvous : public BaseRemoteRendezvous {
         local_(local),
         make_grpc_(std::move(make_grpc)) {}
 
+  // Those that wait by gRPC wait for the same step.
+  void StartAbort(const absl::Status& status) override;
+
  protected:
   void RecvFromRemoteAsync(const ParsedKey& parsed, const Args& args,
                            DoneCallback done) override;
@@ -56,6 +59,7 @@ class WireRendezvous : public BaseRemoteRendezvous {
   const std::function<RendezvousPtr()> make_grpc_;
   Mutex mu_;
   RendezvousPtr grpc_ TF_SYNCREP_GUARDED_BY(mu_);
+  absl::Status abort_status_ TF_SYNCREP_GUARDED_BY(mu_);
 };
 
 // A tensor that a step waits for. Deletes itself when it is there, or will not
@@ -178,13 +182,35 @@ void WireRendezvous::RecvFromRemoteAsync(const ParsedKey& parsed,
   recv->Ask(parsed.FullKey());
 }
 
-BaseRemoteRendezvous* WireRendezvous::Grpc() {
-  MutexLock lock(mu_);
-  if (grpc_ == nullptr) {
-    grpc_ = make_grpc_();
-    grpc_->Initialize(session()).IgnoreError();
+void WireRendezvous::StartAbort(const absl::Status& status) {
+  BaseRemoteRendezvous* grpc;
+  {
+    MutexLock lock(mu_);
+    abort_status_.Update(status);
+    grpc = grpc_.get();
   }
-  return grpc_.get();
+  if (grpc != nullptr) {
+    grpc->StartAbort(status);
+  }
+  BaseRemoteRendezvous::StartAbort(status);
+}
+
+BaseRemoteRendezvous* WireRendezvous::Grpc() {
+  absl::Status aborted;
+  BaseRemoteRendezvous* grpc;
+  {
+    MutexLock lock(mu_);
+    if (grpc_ == nullptr) {
+      grpc_ = make_grpc_();
+      grpc_->Initialize(session()).IgnoreError();
+      aborted = abort_status_;
+    }
+    grpc = grpc_.get();
+  }
+  if (!aborted.ok()) {
+    grpc->StartAbort(aborted);
+  }
+  return grpc;
 }
 
 }  // namespace

@@ -256,10 +256,13 @@ class WireServer : public GrpcServer {
     for (const char one : found) {
       by_wire = by_wire && one != 0;
     }
-    LOG(INFO) << "tf_syncrep: calls of the coordinator go "
-              << (by_wire ? absl::StrCat("by ", kProtocol)
-                          : "by gRPC, since not all tasks have " +
-                                std::string(kProtocol));
+    if (by_wire) {
+      LOG(INFO) << "tf_syncrep: calls of the coordinator go by " << kProtocol;
+    } else {
+      LOG(WARNING) << "tf_syncrep: calls of the coordinator go by gRPC, since "
+                      "not all tasks have "
+                   << kProtocol;
+    }
     MutexLock lock(mu_);
     by_wire_ = by_wire;
     return by_wire;

@@ -206,12 +206,13 @@ INSTANTIATE_TEST_SUITE_P(Families, SocketNetworkTest,
                          testing::Values(AF_INET, AF_INET6));
 
 TEST(SocketNetwork, ADialThatFailsSaysWhy) {
+  static SocketNetwork* const network = SocketNetwork::Make();
   const auto reason = [](const std::string& address) {
     auto said = std::make_shared<std::promise<std::string>>();
-    SocketNetwork::Make()->Dial(
-        address, [said](std::unique_ptr<Stream> stream, std::string why) {
-          said->set_value(stream == nullptr ? why : "connected");
-        });
+    network->Dial(address,
+                  [said](std::unique_ptr<Stream> stream, std::string why) {
+                    said->set_value(stream == nullptr ? why : "connected");
+                  });
     return said->get_future().get();
   };
   // Nobody listens any more at a port that somebody had.

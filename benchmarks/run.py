@@ -40,6 +40,7 @@ BENCHMARKS = (
     "fit_cluster",
     "dynamic_table",
     "tls_cluster",
+    "wire",
     "checkpoint",
     "movielens_scores",
 )

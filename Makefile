@@ -108,7 +108,7 @@ build: $(installed)
 
 # In an environment of its own, which is removed. The tests are some of each topic, those
 # that depend on the versions of TensorFlow and Keras first; they take two minutes.
-WHEEL_TESTS ?= $(patsubst %,tests/%.py,keras/compat/test_private_names \
+WHEEL_TESTS ?= $(patsubst %,tests/%.py,keras/compat/test_private_names distributed/test_wire \
   keras/optimizers/test_lazy_optimizers keras/sync_replicas/test_config \
   keras/embedding/test_embedding keras/embedding/test_distributed_embedding \
   keras/sync_replicas/test_parameter_servers ops/test_accumulator_ops \
@@ -264,5 +264,5 @@ tidy: $(installed) $(lint_tools)
 
 clean:
 	rm -rf .venv* build dist bazel-* .bazelrc.generated .pytest_cache .ruff_cache
-	rm -f tf_syncrep/libtf_syncrep.so tf_syncrep/_build_info.py
+	rm -f tf_syncrep/libtf_syncrep*.so tf_syncrep/_build_info.py
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

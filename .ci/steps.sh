@@ -13,6 +13,7 @@ exec </dev/null
 
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 OLDEST_TF=2.15.1
+BETWEEN_TF="2.16.2 2.17.1 2.18.1 2.19.1 2.20.0"
 # Supported, but not the one that make installs: a release candidate.
 NEXT_TF=2.22.0rc0
 PACKAGES=(
@@ -179,6 +180,11 @@ step_next_whole() {
   test_whole_on_wheel $NEXT_TF
 }
 
+# The parts of each topic that depend on versions, the protocol between tasks with them.
+step_versions() {
+  make wheels TF_VERSIONS="$BETWEEN_TF"
+}
+
 heading() {
   printf '\n======== %s (%d:%02d)\n' "$1" $((SECONDS / 60)) $((SECONDS % 60))
 }
@@ -200,6 +206,7 @@ declare -A TITLES=(
   [soak]="tests that take hundreds of runs"
   [oldest_whole]="TensorFlow $OLDEST_TF: the whole suite on its installed wheel"
   [next_whole]="TensorFlow $NEXT_TF: the whole suite on its installed wheel"
+  [versions]="TensorFlow $BETWEEN_TF: make their wheels, test the installed ones"
   [fresh]="README's commands, where there is nothing but what README names"
   [tidy]="clang-tidy"
   [bazel]="Bazel: build, C++ tests, load the library"
@@ -229,7 +236,7 @@ check() {
   for step in "${@:-}"; do
     case "$step" in
       "") in_turn=("${IN_TURN[@]}") beside=("${BESIDE[@]}") ;;
-      test | longer | docs | slow | soak | fresh | oldest | oldest_whole | next_whole)
+      test | longer | docs | slow | soak | fresh | oldest | oldest_whole | next_whole | versions)
         in_turn+=("$step")
         ;;
       *)

@@ -47,7 +47,7 @@ def main(_: list[str]) -> None:
     num_workers, num_ps = cluster.num_tasks("worker"), cluster.num_tasks("ps")
     task = resolver.task_id
     is_chief = task == 0
-    server = tf.distribute.Server(cluster, job_name="worker", task_index=task)
+    server = tfs.distribute.Server(cluster, job_name="worker", task_index=task)
 
     device = f"/job:worker/task:{task}"
     with tf.device(

@@ -25,7 +25,7 @@ def main(_: list[str]) -> None:
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     cluster, task = resolver.cluster_spec(), resolver.task_id
     is_chief = task == 0
-    server = tf.distribute.Server(cluster, job_name="worker", task_index=task)
+    server = tfs.distribute.Server(cluster, job_name="worker", task_index=task)
 
     device = f"/job:worker/task:{task}"
     setter = tf.train.replica_device_setter(cluster=cluster, worker_device=device)

@@ -127,7 +127,7 @@ class Replica:
         resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
         self._index: int = resolver.task_id
         cluster = resolver.cluster_spec()
-        self._server = tf.distribute.Server(cluster, "worker", self._index)
+        self._server = tfs.distribute.Server(cluster, "worker", self._index)
         self._device = f"/job:worker/task:{self._index}"
         self._setter = tf.train.replica_device_setter(
             cluster=cluster, worker_device=self._device

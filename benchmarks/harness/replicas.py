@@ -19,8 +19,15 @@ import programs
 
 from . import processor_time
 
-# For tasks whose `calls_made` are to be counted: gRPC's log of what calls consist of.
-LOG_CALLS = {"GRPC_VERBOSITY": "DEBUG", "GRPC_TRACE": "api"}
+# For tasks whose `calls_made` are to be counted: logs of gRPC, and of grpc+tfs.
+LOG_CALLS = {
+    "GRPC_VERBOSITY": "DEBUG",
+    "GRPC_TRACE": "api",
+    "TF_CPP_MIN_LOG_LEVEL": "0",
+    "TF_CPP_VMODULE": "calls=1",
+}
+# What each call begins or ends with in these, at the side of the client.
+_CALLS = ("RECV_STATUS_ON_CLIENT", "grpc+tfs asks")
 
 _FOLDER = pathlib.Path(__file__).parent
 _DEADLINE_SECS = 120.0
@@ -82,8 +89,8 @@ class Replicas:
 
     def calls_made(self) -> int:
         """How many calls tasks have made, if they were started with `LOG_CALLS`."""
-        # What each call ends with, at the side of the client.
-        return sum(self._output(x).count("RECV_STATUS_ON_CLIENT") for x in self._pids)
+        outputs = [self._output(task) for task in self._pids]
+        return sum(output.count(call) for output in outputs for call in _CALLS)
 
     def _answer(self, index: int, method: str, arguments: tuple[Any, ...]) -> Any:
         call = f"{method}({', '.join(map(repr, arguments))})"

@@ -170,7 +170,10 @@ TEST(FrameReader, AFrameThatIsCutOffIsNone) {
     writer->Shutdown();
     FrameReader reader(/*expects_preface=*/false);
     Kept kept;
-    EXPECT_FALSE(reader.ReadFrom(stream.get(), &kept)) << size;
+    // First what there is, then the end.
+    EXPECT_FALSE(reader.ReadFrom(stream.get(), &kept) &&
+                 reader.ReadFrom(stream.get(), &kept))
+        << size;
     EXPECT_TRUE(kept.frames.empty()) << size;
   }
 }

@@ -32,7 +32,7 @@ class MadeNetwork {
   Task& Add(const std::string& name, const std::string& version = "1");
   // Carries bytes, and calls what is due, until nothing happens any more.
   void Move();
-  void Advance(seconds time) {
+  void Advance(Hub::Time time) {
     now += time;
     Move();
   }
@@ -76,8 +76,11 @@ class Task : public Hub::Network, public Hub::Server {
       dialled(std::move(here), "");
     });
   }
-  void Watch(const ConnectionPtr& connection) override {
-    watched.push_back(connection);
+  bool Watch(const ConnectionPtr& connection) override {
+    if (watches) {
+      watched.push_back(connection);
+    }
+    return watches;
   }
   void WantsToWrite(Connection*, bool) override {}
   std::unique_ptr<Body> MakeBody(uint8_t, uint64_t size) override {
@@ -129,6 +132,7 @@ class Task : public Hub::Network, public Hub::Server {
   std::vector<std::function<void()>> due_;
 
  public:
+  bool watches = true;
   std::vector<ConnectionPtr> watched;
   std::vector<std::string> said;
   Hub hub;
@@ -284,6 +288,26 @@ TEST_F(HubTest, SomebodyWhoDialsAndSaysNothingIsLeftInTime) {
   network.Advance(seconds(10));
   EXPECT_TRUE(a.watched.empty());
   EXPECT_EQ(a.hub.Poll(), Hub::Time::max());
+}
+
+TEST_F(HubTest, AConnectionThatCannotBeWatchedIsNone) {
+  Task& a = network.Add("a");
+  Task& b = network.Add("b");
+  for (Task* without : {&a, &b}) {
+    without->watches = false;
+    bool is_known = false;
+    a.hub.Await("b", [&](const ConnectionPtr& connection) {
+      EXPECT_EQ(connection, nullptr);
+      is_known = true;
+    });
+    network.Move();
+    EXPECT_TRUE(is_known);
+    without->watches = true;
+  }
+  network.Advance(Hub::kLastPause);
+  a.hub.Find("b");
+  network.Move();
+  EXPECT_EQ(a.Echo("b", "x"), "echo of x");
 }
 
 TEST_F(HubTest, ATaskThatComesBackIsFoundAgain) {

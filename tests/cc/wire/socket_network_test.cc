@@ -4,6 +4,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -221,6 +222,27 @@ TEST(SocketNetwork, ADialThatFailsSaysWhy) {
   EXPECT_EQ(reason("nowhere"), "no port in nowhere");
   EXPECT_NE(reason("no host of this name:1").find("no host of this name: "),
             std::string::npos);
+}
+
+TEST(SocketNetwork, WithoutDescriptorsNothingIsConnectedAndNothingEnds) {
+  Listener listener(AF_INET);
+  Task a("a");
+  Task b("b");
+  a.hub->SetAddress("b", listener.Address());
+  rlimit before{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit none{0, before.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &none);
+  EXPECT_EQ(a.Await("b"), nullptr);
+  EXPECT_EQ(SocketNetwork::Make(), nullptr);
+  setrlimit(RLIMIT_NOFILE, &before);
+  std::thread accepting([&] {
+    b.hub->Accept(std::make_unique<SocketStream>(listener.Accept()));
+  });
+  const auto connection = a.Await("b");
+  accepting.join();
+  ASSERT_NE(connection, nullptr);
+  EXPECT_EQ(Ask(connection, 1, "bytes"), "bytes");
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "tensorflow/core/platform/logging.h"
 #include "tensorflow/core/platform/threadpool.h"
 #include "tf_syncrep/cc/lib/mutex.h"
 #include "tf_syncrep/cc/lib/wire/frame.h"
@@ -53,6 +54,10 @@ class Number {
 };
 
 }  // namespace
+
+void NoteRequest(Method method, const std::string& task) {
+  VLOG(1) << "grpc+tfs asks " << task << ": " << static_cast<int>(method);
+}
 
 std::string WriteStatus(const absl::Status& status) {
   // Payloads say whether an error came of another; what is too long is cut off,
@@ -101,6 +106,7 @@ void Call(const Local& local, const Hub::ConnectionPtr& connection,
           const std::string& task, Method method, CallOptions* options,
           const MessageLite& request, MessageLite* response,
           StatusCallback done) {
+  NoteRequest(method, task);
   const auto number = std::make_shared<Number>();
   if (options != nullptr) {
     // Not here: the lock of the options is held.

@@ -84,6 +84,7 @@ class WireRendezvous::Recv : public BaseRecvTensorCall {
 
   void Ask(absl::string_view key) {
     rendezvous_->RegisterCall(this, args_);  // aborts it if the step is over
+    NoteRequest(Method::kRecvTensor, task_);
     const std::string meta = WriteTensorKey(rendezvous_->step_id_, key);
     Allocator* const allocator = allocator_;
     const Hub::ConnectionPtr connection = connection_;

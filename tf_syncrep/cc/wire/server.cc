@@ -251,7 +251,7 @@ class WireServer : public GrpcServer {
         known.DecrementCount();
       });
     }
-    known.Wait();  // for twice Hub::kPatience at most
+    known.Wait();  // not for ever: see Hub::Await
     bool by_wire = true;
     for (const char one : found) {
       by_wire = by_wire && one != 0;

@@ -26,6 +26,7 @@ bool FrameReader::ReadFrom(Stream* stream, Sink* sink) {
     std::array<iovec, 2> parts;
     int num_parts = 0;
     uint64_t wanted = 0;
+    uint64_t room = 0;
     if (remaining_ > 0 && body_ != nullptr) {
       wanted = std::min(remaining_, kMostAtOnce);
       parts[num_parts++] = {body_->data() + body_read_, wanted};
@@ -37,7 +38,8 @@ bool FrameReader::ReadFrom(Stream* stream, Sink* sink) {
         end_ -= begin_;
         begin_ = 0;
       }
-      parts[num_parts++] = {buffer_.get() + end_, kBuffer - end_};
+      room = kBuffer - end_;
+      parts[num_parts++] = {buffer_.get() + end_, room};
     }
     const ssize_t read = stream->Read(parts.data(), num_parts);
     if (read == Stream::kNotNow) {
@@ -55,6 +57,9 @@ bool FrameReader::ReadFrom(Stream* stream, Sink* sink) {
     }
     if (!Parse(sink)) {
       return false;
+    }
+    if (static_cast<uint64_t>(read) < wanted + room) {
+      return true;  // That was all: another read would find nothing.
     }
   }
   return true;

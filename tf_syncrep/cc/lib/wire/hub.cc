@@ -73,11 +73,7 @@ void Hub::Accept(std::unique_ptr<Stream> stream) {
   auto connection = std::make_shared<Connection>(
       std::move(stream), static_cast<Connection::Owner*>(this),
       /*dialled=*/false);
-  {
-    MutexLock lock(mu_);
-    greetings_[connection] = {"", now_() + kPatience};
-  }
-  network_->Watch(connection);
+  Greet(connection, "");
 }
 
 void Hub::OnOver(const ConnectionPtr& connection) {
@@ -182,15 +178,21 @@ void Hub::Dial(const std::string& task, const std::string& address) {
     auto connection = std::make_shared<Connection>(
         std::move(stream), static_cast<Connection::Owner*>(this),
         /*dialled=*/true);
-    {
-      MutexLock lock(mu_);
-      greetings_[connection] = {task, now_() + kPatience};
-    }
-    network_->Watch(connection);
+    Greet(connection, task);
     Hello own = self_;
     own.to = task;
     connection->SendHello(own);
   });
+}
+
+void Hub::Greet(const ConnectionPtr& connection, const std::string& dialled) {
+  {
+    MutexLock lock(mu_);
+    greetings_[connection] = {dialled, now_() + kPatience};
+  }
+  if (!network_->Watch(connection)) {
+    OnOver(connection);
+  }
 }
 
 void Hub::EndDialling(const std::string& task, const std::string& reason) {

@@ -48,8 +48,9 @@ class Hub : private Connection::Owner {
     // Calls `dialled` once, soon, on any thread, perhaps before it returns.
     virtual void Dial(const std::string& address, Dialled dialled) = 0;
     // From now on calls OnReadable and OnWritable, and Hub::OnOver after one
-    // has returned false; nothing afterwards.
-    virtual void Watch(const ConnectionPtr& connection) = 0;
+    // has returned false; nothing afterwards. Returns false if the system
+    // cannot watch it: then none of these is called.
+    [[nodiscard]] virtual bool Watch(const ConnectionPtr& connection) = 0;
     virtual void WantsToWrite(Connection* connection, bool wants) = 0;
   };
 
@@ -81,7 +82,8 @@ class Hub : private Connection::Owner {
   ConnectionPtr Find(const std::string& task) TF_SYNCREP_EXCLUDES(mu_);
 
   // Calls `found` with the connection to a task, or null, when that is known:
-  // at the latest after twice `kPatience`.
+  // when its name was looked up, at the latest after `kPatience` for each of
+  // its addresses, and once more for its hello.
   void Await(const std::string& task, std::function<void(ConnectionPtr)> found)
       TF_SYNCREP_EXCLUDES(mu_);
 
@@ -125,6 +127,9 @@ class Hub : private Connection::Owner {
   }
 
   void Dial(const std::string& task, const std::string& address);
+  // Waits for the hello of a task that was dialled, or of whoever has dialled.
+  void Greet(const ConnectionPtr& connection, const std::string& dialled)
+      TF_SYNCREP_EXCLUDES(mu_);
   // Dialling has come to its end: without a connection for `reason`, if it is
   // not empty.
   void EndDialling(const std::string& task, const std::string& reason)

@@ -55,7 +55,11 @@ int Connect(int socket, const addrinfo& to) {
   pollfd connecting = {socket, POLLOUT, 0};
   const auto patience =
       std::chrono::duration_cast<std::chrono::milliseconds>(Hub::kPatience);
-  if (poll(&connecting, 1, static_cast<int>(patience.count())) != 1) {
+  int is_ready;
+  do {
+    is_ready = poll(&connecting, 1, static_cast<int>(patience.count()));
+  } while (is_ready < 0 && errno == EINTR);
+  if (is_ready != 1) {
     return ETIMEDOUT;
   }
   int error = 0;
@@ -179,7 +183,7 @@ void SocketNetwork::Dial(const std::string& address, Dialled dialled) {
   }
 }
 
-void SocketNetwork::Watch(const Hub::ConnectionPtr& connection) {
+bool SocketNetwork::Watch(const Hub::ConnectionPtr& connection) {
   {
     MutexLock lock(mu_);
     watched_[connection.get()] = connection;
@@ -188,9 +192,14 @@ void SocketNetwork::Watch(const Hub::ConnectionPtr& connection) {
   event.events = EPOLLIN;
   event.data.ptr = connection.get();
   const auto* stream = static_cast<SocketStream*>(connection->stream());
-  epoll_ctl(epoll_, EPOLL_CTL_ADD, stream->socket(), &event);
+  if (epoll_ctl(epoll_, EPOLL_CTL_ADD, stream->socket(), &event) != 0) {
+    MutexLock lock(mu_);
+    watched_.erase(connection.get());
+    return false;
+  }
   // It has a time by which it must have said hello.
   eventfd_write(bell_, 1);
+  return true;
 }
 
 void SocketNetwork::WantsToWrite(Connection* connection, bool wants) {

@@ -43,7 +43,7 @@ class SocketNetwork : public Hub::Network {
 
   // `address`: HOST:PORT, or [HOST]:PORT.
   void Dial(const std::string& address, Dialled dialled) override;
-  void Watch(const Hub::ConnectionPtr& connection) override;
+  bool Watch(const Hub::ConnectionPtr& connection) override;
   void WantsToWrite(Connection* connection, bool wants) override;
 
  private:

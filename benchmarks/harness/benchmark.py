@@ -36,7 +36,7 @@ class Measurement:
     sample, by its name; None if that is one update. `hops`: messages between tasks that
     wait for one another, as `hops.count` counts them: of a worker's step, and of the
     coordinator's update if it makes one. `sent`: how much tasks send each other for a
-    gradient, by the unit: "messages", "KiB", "RPCs".
+    gradient, by the unit: "messages", "KiB", "calls".
     """
 
     contender: str

@@ -158,7 +158,7 @@ def _cpu_share(benchmark: str, contender: str, other: str) -> Callable[[Results]
 
 def _calls(contender: str) -> Callable[[Results], str]:
     return lambda results: _range(
-        [m["sent"]["RPCs"] for m in _found(results, "fit_cluster", contender, {})]
+        [m["sent"]["calls"] for m in _found(results, "fit_cluster", contender, {})]
     )
 
 

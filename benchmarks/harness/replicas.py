@@ -24,7 +24,7 @@ LOG_CALLS = {
     "GRPC_VERBOSITY": "DEBUG",
     "GRPC_TRACE": "api",
     "TF_CPP_MIN_LOG_LEVEL": "0",
-    "TF_CPP_VMODULE": "calls=1",
+    "TF_SYNCREP_LOG_CALLS": "1",
 }
 # What each call begins or ends with in these, at the side of the client.
 _CALLS = ("RECV_STATUS_ON_CLIENT", "grpc+tfs asks")

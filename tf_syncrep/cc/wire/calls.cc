@@ -1,6 +1,7 @@
 #include "tf_syncrep/cc/wire/calls.h"
 
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <new>
 #include <utility>
@@ -56,7 +57,13 @@ class Number {
 }  // namespace
 
 void NoteRequest(Method method, const std::string& task) {
-  VLOG(1) << "grpc+tfs asks " << task << ": " << static_cast<int>(method);
+  // The program does not change its environment.
+  static const bool is_logged =
+      std::getenv("TF_SYNCREP_LOG_CALLS") !=  // NOLINT(concurrency-mt-unsafe)
+      nullptr;
+  if (is_logged) {
+    LOG(INFO) << "grpc+tfs asks " << task << ": " << static_cast<int>(method);
+  }
 }
 
 std::string WriteStatus(const absl::Status& status) {

@@ -24,8 +24,8 @@ struct Local {
   tensorflow::WorkerEnv* env;
 };
 
-// Before each request: with TF_CPP_VMODULE=calls=1, for those who count what a
-// step sends.
+// Before each request. Logs it if the environment has TF_SYNCREP_LOG_CALLS, for
+// those who count what a step sends.
 void NoteRequest(Method method, const std::string& task);
 
 // The meta of an answer that is an error: its message and its payloads.

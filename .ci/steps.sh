@@ -82,6 +82,13 @@ step_slow() {
   pytest_on_all_cores -m "slow and not soak" --timeout=900 --ignore=tests/cc tests
 }
 
+# What tasks do to each other, by TensorFlow's own protocol.
+step_grpc() {
+  make build
+  TF_SYNCREP_RPC_LAYER=grpc pytest_on_all_cores -m "not soak and not slow" \
+    tests/distributed tests/keras/fit/test_faults.py tests/keras/sync_replicas tests/v1
+}
+
 # What the others have installed is not there.
 step_fresh() {
   .ci/fresh_machine.sh "$SCRATCH/machine"
@@ -206,6 +213,7 @@ declare -A TITLES=(
   [soak]="tests that take hundreds of runs"
   [oldest_whole]="TensorFlow $OLDEST_TF: the whole suite on its installed wheel"
   [next_whole]="TensorFlow $NEXT_TF: the whole suite on its installed wheel"
+  [grpc]="clusters whose tasks talk by gRPC alone"
   [versions]="TensorFlow $BETWEEN_TF: make their wheels, test the installed ones"
   [fresh]="README's commands, where there is nothing but what README names"
   [tidy]="clang-tidy"
@@ -236,7 +244,7 @@ check() {
   for step in "${@:-}"; do
     case "$step" in
       "") in_turn=("${IN_TURN[@]}") beside=("${BESIDE[@]}") ;;
-      test | longer | docs | slow | soak | fresh | oldest | oldest_whole | next_whole | versions)
+      test | longer | docs | slow | soak | fresh | oldest* | next_whole | versions | grpc)
         in_turn+=("$step")
         ;;
       *)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import re
 import socket
 import struct
@@ -71,6 +72,51 @@ def test_with_a_task_that_does_not_have_it_others_talk_by_grpc(without):
     found = {job for found in said.values() for job, answer in found if answer == "yes"}
     assert found == ({"worker", "ps"} if without == "coordinator" else {"chief"})
     assert np.shape(weights) == (4, 3)
+
+
+class Until(tf.keras.callbacks.Callback):
+    """Says that steps are made, and ends the training when there is a file."""
+
+    def __init__(self, file):
+        super().__init__()
+        self._file = pathlib.Path(file)
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 0:
+            print("UNDER WAY", flush=True)
+        if self._file.exists():
+            self.model.stop_training = True
+
+
+def train_until(file):
+    """Trains until there is a file."""
+    with make_strategy().scope():
+        model = tf.keras.Sequential([tf.keras.layers.Dense(3)])
+        model.compile(tfs.keras.AdamAsync(0.1), loss="mse")
+    ones = np.ones([2, 3], np.float32)
+    data = tf.data.Dataset.from_tensors((ones, ones)).repeat()
+    steps = {"steps_per_epoch": 1_000_000}
+    tfs.keras.fit(model, data, callbacks=[Until(file)], verbose=0, **steps)
+
+
+def test_workers_that_come_back_with_it_use_it(tmp_path):
+    stop = tmp_path / "stop"
+    with clusters.Cluster(2, 1, serving=()) as cluster:
+        workers = cluster.names("worker")
+        for name in workers:
+            cluster.start(name, env={**TELLS, wire.VARIABLE: wire.GRPC})
+        cluster.start("ps-0", env=TELLS)
+        cluster.wait_until_ready()
+        cluster.start("chief", programs.call_command(train_until, str(stop)))
+        cluster.wait_for_output("chief", "UNDER WAY")
+        for number, name in enumerate(workers):
+            cluster.kill(name)
+            cluster.start(name, env=TELLS)
+            cluster.wait_until_ready(name)
+            task = f"/job:worker/replica:0/task:{number}"
+            cluster.wait_for_output("ps-0", f"grpc+tfs with {task}: yes")
+        stop.touch()
+        assert cluster.wait("chief") == 0, cluster.output("chief")
 
 
 @pytest.fixture(scope="module")

@@ -122,7 +122,7 @@ class Cluster:
         """
         task = self._tasks[name]
         serves = command is None
-        base = self._env | (env or {})
+        base = {**self._env, **(env or {})}
         environ = local_cluster.environment(task, base, serves=serves)
         command = command or script.server_command("all")
 

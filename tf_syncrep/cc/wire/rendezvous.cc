@@ -25,7 +25,6 @@ namespace {
 using tensorflow::Allocator;
 using tensorflow::BaseRecvTensorCall;
 using tensorflow::BaseRemoteRendezvous;
-using tensorflow::Rendezvous;
 using tensorflow::Tensor;
 using RendezvousPtr = tensorflow::core::RefCountPtr<BaseRemoteRendezvous>;
 

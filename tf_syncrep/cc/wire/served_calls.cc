@@ -48,7 +48,7 @@ void AbortSoon(tensorflow::WorkerEnv* env, int64_t step) {
   if ((*rendezvous)->IsRemoteEagerContextDefault()) {
     return;  // It belongs to all eager operations of a context.
   }
-  constexpr int64_t kDelayMicros = 1000 * 1000;
+  constexpr int64_t kDelayMicros = 1'000'000;
   tensorflow::SchedNonBlockingClosureAfter(kDelayMicros, [rendezvous, step] {
     (*rendezvous)
         ->StartAbort(absl::AbortedError(
@@ -168,18 +168,18 @@ void ServedCalls::OnRequest(const Hub::ConnectionPtr& connection, uint64_t id,
           connection, id, std::move(body),
           [worker](CallOptions* options, const RunGraphRequest* request,
                    RunGraphResponse* response, const StatusCallback& done) {
-            // Both are used until the call has ended.
-            auto* wrapped_request =
-                new tensorflow::ProtoRunGraphRequest(request);
-            auto* wrapped_response =
-                new tensorflow::NonOwnedProtoRunGraphResponse(response);
-            worker->RunGraphAsync(options, wrapped_request, wrapped_response,
-                                  [wrapped_request, wrapped_response,
-                                   done](const absl::Status& status) {
-                                    done(status);
-                                    delete wrapped_request;
-                                    delete wrapped_response;
-                                  });
+            // Both are used until the call has ended. The analyzer loses sight
+            // of them: NOLINTBEGIN(clang-analyzer-cplusplus.NewDeleteLeaks)
+            const auto wrapped_request =
+                std::make_shared<tensorflow::ProtoRunGraphRequest>(request);
+            const auto wrapped_response =
+                std::make_shared<tensorflow::NonOwnedProtoRunGraphResponse>(
+                    response);
+            worker->RunGraphAsync(
+                options, wrapped_request.get(), wrapped_response.get(),
+                [wrapped_request, wrapped_response,
+                 done](const absl::Status& status) { done(status); });
+            // NOLINTEND(clang-analyzer-cplusplus.NewDeleteLeaks)
           });
       return;
     case Method::kCleanupGraph:

@@ -320,6 +320,8 @@ class WireSessionFactory : public tensorflow::SessionFactory {
   }
 };
 
+// TensorFlow keeps what is registered, and registers its own in this way.
+// NOLINTBEGIN(*-throwing-static-initialization, *-cplusplus.NewDeleteLeaks)
 [[maybe_unused]] const bool is_registered = [] {
   tensorflow::ServerFactory::Register("TF_SYNCREP_SERVER",
                                       new WireServerFactory);
@@ -327,6 +329,7 @@ class WireSessionFactory : public tensorflow::SessionFactory {
                                        new WireSessionFactory);
   return true;
 }();
+// NOLINTEND(*-throwing-static-initialization, *-cplusplus.NewDeleteLeaks)
 
 }  // namespace
 }  // namespace wire

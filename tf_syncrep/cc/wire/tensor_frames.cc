@@ -63,9 +63,7 @@ std::optional<Described> Read(std::string_view meta) {
 class TensorBody : public Body {
  public:
   explicit TensorBody(Tensor tensor) : tensor_(std::move(tensor)) {}
-  char* data() override {
-    return const_cast<char*>(tensor_.tensor_data().data());
-  }
+  char* data() override { return static_cast<char*>(tensor_.data()); }
   const Tensor& tensor() const { return tensor_; }
 
  private:
@@ -107,7 +105,8 @@ void WriteTensor(const Tensor& tensor, bool is_dead, std::string* meta,
   }
   if (tensor.TotalBytes() > 0) {
     auto owner = std::make_shared<const Tensor>(tensor);
-    *body = {owner->tensor_data().data(), owner->TotalBytes(), owner};
+    *body = {static_cast<const char*>(owner->data()), owner->TotalBytes(),
+             owner};
   }
 }
 

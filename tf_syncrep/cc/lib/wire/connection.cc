@@ -40,7 +40,9 @@ uint64_t Connection::Ask(uint8_t method, std::string_view meta, OutBody body,
     MutexLock lock(mu_);
     if (!has_ended_) {
       id = ++last_id_;
-      waiting_[id] = {std::move(make_body), std::move(done)};
+      Waiting& waiting = waiting_[id];
+      waiting.make_body.swap(make_body);
+      waiting.done.swap(done);
     }
   }
   if (id == 0) {

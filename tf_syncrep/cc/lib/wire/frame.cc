@@ -68,7 +68,7 @@ bool GetText(std::string_view* from, std::string* text) {
   if (from->size() < sizeof size) {
     return false;
   }
-  Get(from->data(), &size);
+  std::memcpy(&size, from->data(), sizeof size);
   from->remove_prefix(sizeof size);
   if (from->size() < size) {
     return false;
@@ -94,7 +94,7 @@ std::optional<Hello> ReadHello(std::string_view meta) {
       !GetText(&meta, &hello.to) || meta.size() != sizeof hello.incarnation) {
     return std::nullopt;
   }
-  Get(meta.data(), &hello.incarnation);
+  std::memcpy(&hello.incarnation, meta.data(), sizeof hello.incarnation);
   return hello;
 }
 

@@ -30,7 +30,7 @@ enum class Kind : uint8_t {
 };
 
 struct Head {
-  Kind kind;
+  Kind kind = Kind::kHello;
   uint8_t code = 0;
   uint32_t meta_size = 0;
   uint64_t id = 0;

@@ -74,7 +74,7 @@ class FrameReader {
 
   bool expects_preface_;
   // The frame whose body is being read, if `remaining_` is not zero.
-  Head head_{};
+  Head head_;
   std::string meta_;
   std::unique_ptr<Body> body_;
   uint64_t body_read_ = 0;

@@ -53,7 +53,7 @@ void Hub::Await(const std::string& task, Found found) {
       Peer& peer = known->second;
       connection = peer.connection;
       if (connection == nullptr && !peer.address.empty()) {
-        peer.awaited.push_back(std::move(found));
+        peer.awaited.emplace_back().swap(found);
         if (peer.is_dialling) {
           return;
         }

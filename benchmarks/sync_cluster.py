@@ -9,7 +9,7 @@ synchronisation shows how many gradients the machine can compute, and the CPU se
 that all processes use in a second show how busy it is. In another contender, each
 worker waits after each step until all have made it, by pipes and not by TensorFlow. It
 shows how much of the rest is that workers wait for one another, by whatever means. A
-sample is the time in which the cluster computes four gradients, measured over a turn of
+second cluster trains by gRPC alone. A sample is the time in which the cluster computes four gradients, measured over a turn of
 about a second.
 """
 
@@ -28,8 +28,11 @@ from harness.benchmark import (
     Point,
     Verdict,
     at_most,
+    describe,
     times_faster,
 )
+
+from tf_syncrep.python.distribute import wire
 
 WORKERS = 4
 OURS = "tf_syncrep's SyncReplicas, AdamAsync"
@@ -38,8 +41,10 @@ ASYNCHRONOUS = "asynchronous, AdamAsync"
 IN_STEP = "asynchronous, AdamAsync, in step"
 _NAMES = {
     "ours": OURS,
+    "ours_by_grpc": f"{OURS}, by gRPC",
     "stock": STOCK,
     "asynchronous": ASYNCHRONOUS,
+    "asynchronous_by_grpc": f"{ASYNCHRONOUS}, by gRPC",
     "in_step": IN_STEP,
 }
 _SYNC = {"quorum": WORKERS, "total": WORKERS}
@@ -50,6 +55,8 @@ CONTENDERS: dict[str, dict[str, Any]] = {
     # It gets the "barrier" of the measurement.
     "in_step": {"sync": "", "inner": "AdamAsync"},
 }
+_BY_GRPC = {f"{x}_by_grpc": CONTENDERS[x] for x in ("ours", "asynchronous")}
+_MOST_OF_GRPC = 0.3
 
 DENSE = "six layers of 64 x 64"
 EMBEDDING = "embedding of 1M x 64, 4096 ids"
@@ -71,7 +78,7 @@ class Turns:
         """Opens its sessions and checks what it computes."""
         self._cluster = cluster
         self._name = name
-        self._is_sync = bool(CONTENDERS[name]["sync"])
+        self._is_sync = bool((CONTENDERS | _BY_GRPC)[name]["sync"])
         self._step = 0
         self._steps = 0
         self._cpu_secs = 0.0
@@ -120,14 +127,20 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(barrier.serve(WORKERS))
         in_step = {**CONTENDERS["in_step"], "barrier": folder}
-        cluster = stack.enter_context(
-            replicas.start(
-                WORKERS,
-                {**CONTENDERS, "in_step": in_step},
-                _MODELS[point["model"]],
+        turns = {}
+        for layer, contenders in (
+            (wire.WIRE, {**CONTENDERS, "in_step": in_step}),
+            (wire.GRPC, _BY_GRPC),
+        ):
+            cluster = stack.enter_context(
+                replicas.start(
+                    WORKERS,
+                    contenders,
+                    _MODELS[point["model"]],
+                    env={wire.VARIABLE: layer},
+                )
             )
-        )
-        turns = {name: Turns(cluster, name) for name in CONTENDERS}
+            turns |= {name: Turns(cluster, name) for name in contenders}
         samples, _ = replicas.take_turns(
             {name: turn.run for name, turn in turns.items()},
             {
@@ -147,11 +160,11 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
             samples[name],
             counts={
                 "gradients": WORKERS,
-                "updates": 1 if CONTENDERS[name]["sync"] else WORKERS,
-                "CPU s": turns[name].cpu_secs,
+                "updates": 1 if (CONTENDERS | _BY_GRPC)[name]["sync"] else WORKERS,
+                "CPU s": turn.cpu_secs,
             },
         )
-        for name in CONTENDERS
+        for name, turn in turns.items()
     ]
 
 
@@ -163,7 +176,29 @@ def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
         *times_faster(dense, OURS, STOCK, 1.3),
         *times_faster(embedding, OURS, STOCK, 10),
         *at_most(measurements, OURS, ASYNCHRONOUS, 1 / 0.9),
+        *_shares_of_grpc(dense),
     ]
+
+
+def _shares_of_grpc(measurements: Sequence[Measurement]) -> list[Verdict]:
+    """One verdict for each contender: the CPU time it takes, against gRPC's."""
+    cpu = {
+        (m.contender, str(m.point)): (m.counts or {})["CPU s"] for m in measurements
+    }
+    verdicts = []
+    for m in measurements:
+        by_grpc = f"{m.contender}, by gRPC", str(m.point)
+        if by_grpc in cpu:
+            share = cpu[m.contender, str(m.point)] / cpu[by_grpc]
+            at = f"{m.contender} ({describe(m.point)})"
+            verdicts.append(
+                Verdict(
+                    f"at most {_MOST_OF_GRPC} of gRPC's CPU for {at}",
+                    share,
+                    share <= _MOST_OF_GRPC,
+                )
+            )
+    return verdicts
 
 
 BENCHMARK = Benchmark(

@@ -83,6 +83,9 @@ class Task : public Hub::Network, public Hub::Server {
     return watches;
   }
   void WantsToWrite(Connection*, bool) override {}
+  void Post(std::function<void()> run) override {
+    due_.push_back(std::move(run));
+  }
   std::unique_ptr<Body> MakeBody(uint8_t, uint64_t size) override {
     return std::make_unique<TextBody>(size);
   }
@@ -343,6 +346,24 @@ TEST_F(HubTest, AnotherIncarnationEndsTheConnectionWithTheFormer) {
   EXPECT_EQ(ended, "lost");
   EXPECT_EQ(a.Echo("b", "x"), "echo of x");
   former->Die();
+}
+
+TEST_F(HubTest, CancelSoonEndsARequestThoughTheCallerHoldsALock) {
+  Task& a = network.Add("a");
+  network.Add("b");
+  a.hub.Find("b");
+  network.Move();
+  bool is_held = true;
+  bool is_cancelled = false;
+  const ConnectionPtr connection = a.hub.Find("b");
+  const uint64_t id = connection->Ask(1, "x", {}, nullptr, [&](Answer answer) {
+    EXPECT_FALSE(is_held);
+    is_cancelled = answer.how == Answer::How::kCancelled;
+  });
+  a.hub.CancelSoon(connection, id);
+  is_held = false;
+  network.Move();
+  EXPECT_TRUE(is_cancelled);
 }
 
 TEST_F(HubTest, TwoHundredTasksTalkToOne) {

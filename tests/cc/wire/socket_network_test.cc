@@ -28,7 +28,7 @@ namespace {
 
 constexpr auto kDeadline = std::chrono::seconds(60);
 
-// Answers a request with its own body.
+// Answers a request with its own body; one of method 3, never.
 class Echo : public Hub::Server {
  public:
   std::unique_ptr<Body> MakeBody(uint8_t, uint64_t size) override {
@@ -37,6 +37,9 @@ class Echo : public Hub::Server {
   void OnRequest(const Hub::ConnectionPtr& connection, uint64_t id,
                  uint8_t method, std::string_view meta,
                  std::unique_ptr<Body> body) override {
+    if (method == 3) {
+      return;
+    }
     if (method == 2) {
       std::string text(kMuch, 'x');
       connection->Answer(id, 0, meta, OutBody::Of(std::move(text)));
@@ -201,6 +204,18 @@ TEST_P(SocketNetworkTest, ALossWhileMuchIsUnderWayEndsTheRequest) {
   ASSERT_EQ(future.wait_for(kDeadline), std::future_status::ready);
   EXPECT_TRUE(future.get());
   EXPECT_EQ(Ask(connection, 1, "x"), "lost");
+}
+
+TEST_P(SocketNetworkTest, CancelSoonEndsARequestThatNobodyAnswers) {
+  auto ended = std::make_shared<std::promise<bool>>();
+  const uint64_t id =
+      connection->Ask(3, "", {}, nullptr, [ended](const Answer& answer) {
+        ended->set_value(answer.how == Answer::How::kCancelled);
+      });
+  a.hub->CancelSoon(connection, id);
+  auto future = ended->get_future();
+  ASSERT_EQ(future.wait_for(kDeadline), std::future_status::ready);
+  EXPECT_TRUE(future.get());
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, SocketNetworkTest,

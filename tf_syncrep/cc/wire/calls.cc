@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "tensorflow/core/platform/logging.h"
-#include "tensorflow/core/platform/threadpool.h"
 #include "tf_syncrep/cc/lib/mutex.h"
 #include "tf_syncrep/cc/lib/wire/frame.h"
 
@@ -116,13 +115,11 @@ void Call(const Local& local, const Hub::ConnectionPtr& connection,
   NoteRequest(method, task);
   const auto number = std::make_shared<Number>();
   if (options != nullptr) {
-    // Not here: the lock of the options is held.
-    options->SetCancelCallback([local, connection, number] {
-      local.env->compute_pool->Schedule([connection, number] {
-        if (const uint64_t id = number->Cancel()) {
-          connection->Cancel(id);
-        }
-      });
+    options->SetCancelCallback([hub = local.hub, connection, number] {
+      // Not here: the lock of the options is held.
+      if (const uint64_t id = number->Cancel()) {
+        hub->CancelSoon(connection, id);
+      }
     });
   }
   const uint64_t id = connection->Ask(

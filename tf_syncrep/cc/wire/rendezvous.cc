@@ -13,7 +13,6 @@
 #include "tensorflow/core/framework/device_base.h"
 #include "tensorflow/core/framework/rendezvous.h"
 #include "tensorflow/core/framework/tensor.h"
-#include "tensorflow/core/platform/threadpool.h"
 #include "tf_syncrep/cc/lib/mutex.h"
 #include "tf_syncrep/cc/wire/methods.h"
 #include "tf_syncrep/cc/wire/tensor_frames.h"
@@ -118,8 +117,7 @@ class WireRendezvous::Recv : public BaseRecvTensorCall {
     }
     if (id != 0) {
       // Not here: locks of the rendezvous are held.
-      rendezvous_->local_.env->compute_pool->Schedule(
-          [connection = connection_, id] { connection->Cancel(id); });
+      rendezvous_->local_.hub->CancelSoon(connection_, id);
     }
   }
 

@@ -69,6 +69,11 @@ void Hub::Await(const std::string& task, Found found) {
   }
 }
 
+void Hub::CancelSoon(ConnectionPtr connection, uint64_t id) {
+  network_->Post(
+      [connection = std::move(connection), id] { connection->Cancel(id); });
+}
+
 void Hub::Accept(std::unique_ptr<Stream> stream) {
   auto connection = std::make_shared<Connection>(
       std::move(stream), static_cast<Connection::Owner*>(this),

@@ -52,6 +52,8 @@ class Hub : private Connection::Owner {
     // cannot watch it: then none of these is called.
     [[nodiscard]] virtual bool Watch(const ConnectionPtr& connection) = 0;
     virtual void WantsToWrite(Connection* connection, bool wants) = 0;
+    // Calls `run` soon on the thread that watches.
+    virtual void Post(std::function<void()> run) = 0;
   };
 
   // What is asked of this task: see Connection::Owner.
@@ -86,6 +88,10 @@ class Hub : private Connection::Owner {
   // its addresses, and once more for its hello.
   void Await(const std::string& task, std::function<void(ConnectionPtr)> found)
       TF_SYNCREP_EXCLUDES(mu_);
+
+  // Ends a request as cancelled, for callers that hold locks which its `done`
+  // takes: soon, whatever the threads of the program wait for.
+  void CancelSoon(ConnectionPtr connection, uint64_t id);
 
   // A stream of somebody who has dialled this task.
   void Accept(std::unique_ptr<Stream> stream) TF_SYNCREP_EXCLUDES(mu_);

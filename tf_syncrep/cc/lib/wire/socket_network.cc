@@ -15,8 +15,10 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "tf_syncrep/cc/lib/detached_thread.h"
 
@@ -210,6 +212,25 @@ void SocketNetwork::WantsToWrite(Connection* connection, bool wants) {
   epoll_ctl(epoll_, EPOLL_CTL_MOD, stream->socket(), &event);
 }
 
+void SocketNetwork::Post(std::function<void()> run) {
+  {
+    MutexLock lock(mu_);
+    posted_.push_back(std::move(run));
+  }
+  eventfd_write(bell_, 1);
+}
+
+void SocketNetwork::RunPosted() {
+  std::vector<std::function<void()>> posted;
+  {
+    MutexLock lock(mu_);
+    posted.swap(posted_);
+  }
+  for (const auto& run : posted) {
+    run();
+  }
+}
+
 void SocketNetwork::Run(Hub* hub) {
   std::array<epoll_event, 64> events;
   while (true) {
@@ -223,6 +244,7 @@ void SocketNetwork::Run(Hub* hub) {
       if (connection == nullptr) {
         eventfd_t rung;
         eventfd_read(bell_, &rung);
+        RunPosted();
       } else {
         Handle(hub, connection, events[i].events);
       }

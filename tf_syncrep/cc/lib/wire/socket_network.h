@@ -3,9 +3,11 @@
 #ifndef TF_SYNCREP_CC_LIB_WIRE_SOCKET_NETWORK_H_
 #define TF_SYNCREP_CC_LIB_WIRE_SOCKET_NETWORK_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "tf_syncrep/cc/lib/mutex.h"
 #include "tf_syncrep/cc/lib/wire/connection.h"
@@ -45,19 +47,22 @@ class SocketNetwork : public Hub::Network {
   void Dial(const std::string& address, Dialled dialled) override;
   bool Watch(const Hub::ConnectionPtr& connection) override;
   void WantsToWrite(Connection* connection, bool wants) override;
+  void Post(std::function<void()> run) override;
 
  private:
   SocketNetwork(int epoll, int bell) : epoll_(epoll), bell_(bell) {}
 
   [[noreturn]] void Run(Hub* hub);
+  void RunPosted();
   void Handle(Hub* hub, Connection* connection, unsigned events);
 
   const int epoll_;
   // An eventfd: written when something is new for the thread.
   const int bell_;
-  // Guards what keeps connections alive while they are watched. Nothing is
-  // called while it is held.
+  // Guards what keeps connections alive while they are watched, and what was
+  // posted. Nothing is called while it is held.
   Mutex mu_;
+  std::vector<std::function<void()>> posted_ TF_SYNCREP_GUARDED_BY(mu_);
   std::unordered_map<Connection*, Hub::ConnectionPtr> watched_
       TF_SYNCREP_GUARDED_BY(mu_);
 };

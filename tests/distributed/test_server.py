@@ -72,7 +72,7 @@ def test_serves_the_task_at_its_address_again_after_a_kill_and_ends_by_signals(
     monkeypatch.setenv(threads.INTER_OP_VARIABLE, "3")
     with clusters.Cluster() as cluster:
         address = cluster.address("worker-0")
-        serving = f"serving worker 0 at {address} (grpc://{address}, TensorFlow "
+        serving = f"serving worker 0 at {address} (grpc+tfs, TensorFlow "
         cluster.wait_for_output("worker-0", serving)
         # TensorFlow 2.15 gives its threads no names, and others name themselves.
         wanted = 3 if NAMES_THREADS else 0

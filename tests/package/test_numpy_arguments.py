@@ -269,6 +269,7 @@ def work_queue(num_readers, resume, **options):
     args=["--epochs", "3"],
     chief=True,
     on_worker_failure="stop",
+    rpc_layer="grpc",
     inter_op_threads=2,
     intra_op_threads=1,
 )
@@ -276,6 +277,21 @@ def launch_options(**options):
     pathlib.Path("train.py").touch()
     made = tfs.distribute.LaunchOptions(**options)
     return [made.command(), made.has_chief, made.worker_failure_policy]
+
+
+@_case(
+    "distribute.Server",
+    {"job_name": "ps"},
+    server_or_cluster_def={"ps": ["localhost:0"]},
+    job_name="ps",
+    task_index=0,
+    protocol="grpc",
+    start=False,
+)
+def server_of_a_script(server_or_cluster_def, **options):
+    server = tfs.distribute.Server(server_or_cluster_def, **options)
+    task = server.server_def
+    return [task.job_name, task.task_index, task.protocol]
 
 
 @_case(

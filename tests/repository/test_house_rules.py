@@ -20,6 +20,7 @@ CC_LAYERS = {
     "tf": {"lib"},
     "ops": {"lib", "tf"},
     "kernels": {"lib", "tf", "ops"},
+    "wire": {"lib"},
 }
 # A layer of tf_syncrep/python may import itself and these.
 PYTHON_LAYERS = {

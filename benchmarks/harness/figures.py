@@ -138,18 +138,20 @@ def _median(
     )
 
 
-def _cpu_share(benchmark: str, contender: str, other: str) -> Callable[[Results], str]:
+def _cpu_share(
+    benchmark: str, contender: str, other: str, **where: Any
+) -> Callable[[Results], str]:
     """The processor time of a contender, as a share of the other one's."""
 
     def figure(results: Results) -> str:
         others = {
             tuple(m["point"].items()): m["cpu"]
-            for m in _found(results, benchmark, other, {})
+            for m in _found(results, benchmark, other, where)
         }
         return _range(
             [
                 m["cpu"] / others[tuple(m["point"].items())]
-                for m in _found(results, benchmark, contender, {})
+                for m in _found(results, benchmark, contender, where)
             ]
         )
 
@@ -160,6 +162,20 @@ def _calls(contender: str) -> Callable[[Results], str]:
     return lambda results: _range(
         [m["sent"]["calls"] for m in _found(results, "fit_cluster", contender, {})]
     )
+
+
+def _of_batches() -> dict[str, Callable[[Results], str]]:
+    """How much faster one process is than a cluster, by the examples of a batch."""
+    found = {}
+    for examples in (512, 2048, 8192):
+        for at_once, name in (("", ""), (_AT_ONCE, ", 16")):
+            found[f"fit/one process, {examples}{name}"] = _slower(
+                "fit_cluster",
+                f"one process{at_once}",
+                f"asynchronous{at_once}",
+                examples=examples,
+            )
+    return found
 
 
 def _messages(contender: str) -> Callable[[Results], str]:
@@ -253,13 +269,24 @@ FIGURES: dict[str, Callable[[Results], str]] = {
     "tables/messages": _messages(_TABLES),
     "tables/messages of layers": _messages("a layer for each table"),
     # The same by `fit`.
-    "fit/one process": _slower("fit_cluster", "one process", "asynchronous"),
-    "fit/one process, 16": _slower(
-        "fit_cluster", f"one process{_AT_ONCE}", f"asynchronous{_AT_ONCE}"
+    **_of_batches(),
+    "fit/16": _slower(
+        "fit_cluster", f"asynchronous{_AT_ONCE}", "asynchronous", examples=512
     ),
-    "fit/16": _slower("fit_cluster", f"asynchronous{_AT_ONCE}", "asynchronous"),
     "fit/cpu of 16": _cpu_share(
-        "fit_cluster", f"asynchronous{_AT_ONCE}", "asynchronous"
+        "fit_cluster", f"asynchronous{_AT_ONCE}", "asynchronous", examples=512
+    ),
+    "fit/gRPC": _slower(
+        "fit_cluster", "asynchronous", "asynchronous, by gRPC", examples=512
+    ),
+    "fit/gRPC, synchronous": _slower(
+        "fit_cluster", "SyncReplicas", "SyncReplicas, by gRPC", examples=512
+    ),
+    "fit/cpu of gRPC": _cpu_share(
+        "fit_cluster", "asynchronous", "asynchronous, by gRPC", examples=512
+    ),
+    "fit/cpu of gRPC, synchronous": _cpu_share(
+        "fit_cluster", "SyncReplicas", "SyncReplicas, by gRPC", examples=512
     ),
     "fit/calls": _calls("asynchronous"),
     "fit/calls, 16": _calls(f"asynchronous{_AT_ONCE}"),

@@ -62,7 +62,8 @@ _CLUSTER = {
 }
 _BY_GRPC = {by_grpc(name): contender for name, contender in _CLUSTER.items()}
 _ALONE = {ALONE: _contender(False, 1), at_once(ALONE): _contender(False, AT_ONCE)}
-# Of the CPU time that gRPC takes, at most.
+# Of the CPU time that gRPC takes, at most, with batches of this size.
+_SMALL = 512
 _SHARES = {
     ASYNCHRONOUS: 0.66,
     at_once(ASYNCHRONOUS): 0.7,
@@ -198,7 +199,7 @@ def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
     cpu = {(m.contender, str(m.point)): m.cpu or 0 for m in measurements}
     for m in measurements:
         at = f"{m.contender} ({describe(m.point)})"
-        if m.contender in _SHARES:
+        if m.contender in _SHARES and m.point["examples"] == _SMALL:
             most = _SHARES[m.contender]
             share = (m.cpu or 0) / cpu[by_grpc(m.contender), str(m.point)]
             verdicts.append(

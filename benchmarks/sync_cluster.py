@@ -9,8 +9,8 @@ synchronisation shows how many gradients the machine can compute, and the CPU se
 that all processes use in a second show how busy it is. In another contender, each
 worker waits after each step until all have made it, by pipes and not by TensorFlow. It
 shows how much of the rest is that workers wait for one another, by whatever means. A
-second cluster trains by gRPC alone. A sample is the time in which the cluster computes four gradients, measured over a turn of
-about a second.
+second cluster trains by gRPC alone. A sample is the time in which the cluster computes
+four gradients, measured over a turn of about a second.
 """
 
 from __future__ import annotations
@@ -182,9 +182,7 @@ def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
 
 def _shares_of_grpc(measurements: Sequence[Measurement]) -> list[Verdict]:
     """One verdict for each contender: the CPU time it takes, against gRPC's."""
-    cpu = {
-        (m.contender, str(m.point)): (m.counts or {})["CPU s"] for m in measurements
-    }
+    cpu = {(m.contender, str(m.point)): (m.counts or {})["CPU s"] for m in measurements}
     verdicts = []
     for m in measurements:
         by_grpc = f"{m.contender}, by gRPC", str(m.point)

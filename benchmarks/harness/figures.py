@@ -321,6 +321,9 @@ FIGURES: dict[str, Callable[[Results], str]] = {
         "keras_cluster", _SYNC, _MIRRORED_ADAM, **_EMBEDDING
     ),
     "sync/v1 table": _slower("sync_cluster", _V1_SYNC, _V1_TENSORFLOW, **_V1_TABLE),
+    "sync/v1 gRPC": _slower(
+        "sync_cluster", _V1_SYNC, f"{_V1_SYNC}, by gRPC", model="six layers of 64 x 64"
+    ),
     "sync/v1 dense": _slower(
         "sync_cluster", _V1_SYNC, _V1_TENSORFLOW, model="six layers of 64 x 64"
     ),

@@ -77,6 +77,16 @@ class Hubs {
     return *hubs;
   }
 
+  // While this is there, a server listens whose port is not known yet: what
+  // comes in at an unknown one is its.
+  class Starting {
+   public:
+    explicit Starting(Hub* hub) { Get().Start(hub); }
+    ~Starting() { Get().Start(nullptr); }
+    Starting(const Starting&) = delete;
+    Starting& operator=(const Starting&) = delete;
+  };
+
   void Set(int port, Hub* hub) {
     MutexLock lock(mu_);
     by_port_[port] = hub;
@@ -97,18 +107,26 @@ class Hubs {
       Hubs& hubs = Get();
       MutexLock lock(hubs.mu_);
       const auto found = hubs.by_port_.find(ntohs(own.sin6_port));
-      if (found == hubs.by_port_.end()) {
-        return false;
-      }
-      hub = found->second;
+      hub = found != hubs.by_port_.end() ? found->second : hubs.starting_;
+    }
+    if (hub == nullptr) {
+      return false;
     }
     hub->Accept(std::make_unique<SocketStream>(connection));
     return true;
   }
 
  private:
+  void Start(Hub* hub) {
+    MutexLock lock(mu_);
+    starting_ = hub;
+  }
+
   Mutex mu_;
   std::map<int, Hub*> by_port_ TF_SYNCREP_GUARDED_BY(mu_);
+  // One of them, if several start at once: a hello for another one is refused,
+  // and whoever said it comes again.
+  Hub* starting_ TF_SYNCREP_GUARDED_BY(mu_) = nullptr;
 };
 
 // Asks for the connections that begin as a wire's, before a server listens.
@@ -143,6 +161,8 @@ class WireServer : public GrpcServer {
     options.rendezvous_mgr_func = [server](const WorkerEnv*) {
       return new WireRendezvousMgr(server->local_);
     };
+    // It listens before it is whole. What comes in waits for the network.
+    const Hubs::Starting starting(&server->hub_);
     {
       const ForMaster for_master(server);
       TF_RETURN_IF_ERROR(server->Init(options));

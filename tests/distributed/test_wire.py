@@ -40,12 +40,20 @@ def train():
     return model.get_weights()[0].tolist()
 
 
+def start(cluster, *names, rpc_layer=wire.WIRE):
+    """Starts servers that tell whom they talk to."""
+    for name in names:
+        # What comes from the fork server tells as much as that was started with.
+        env = {**TELLS, wire.VARIABLE: rpc_layer}
+        cluster.start(name, from_fork_server=False, env=env)
+
+
 def trained(coordinator=wire.WIRE, **tasks):
     """The weights, and what each task says of the others, with their protocols."""
     with clusters.Cluster(1, 1, serving=()) as cluster:
         for name in ("worker-0", "ps-0"):
             layer = tasks.get(name.partition("-")[0], wire.WIRE)
-            cluster.start(name, env={**TELLS, wire.VARIABLE: layer})
+            start(cluster, name, rpc_layer=layer)
         cluster.wait_until_ready()
         env = cluster.environment() | {wire.VARIABLE: coordinator}
         weights = programs.call(train, env=env)
@@ -103,15 +111,14 @@ def test_workers_that_come_back_with_it_use_it(tmp_path):
     stop = tmp_path / "stop"
     with clusters.Cluster(2, 1, serving=()) as cluster:
         workers = cluster.names("worker")
-        for name in workers:
-            cluster.start(name, env={**TELLS, wire.VARIABLE: wire.GRPC})
-        cluster.start("ps-0", env=TELLS)
+        start(cluster, *workers, rpc_layer=wire.GRPC)
+        start(cluster, "ps-0")
         cluster.wait_until_ready()
         cluster.start("chief", programs.call_command(train_until, str(stop)))
         cluster.wait_for_output("chief", "UNDER WAY")
         for number, name in enumerate(workers):
             cluster.kill(name)
-            cluster.start(name, env=TELLS)
+            start(cluster, name)
             cluster.wait_until_ready(name)
             task = f"/job:worker/replica:0/task:{number}"
             cluster.wait_for_output("ps-0", f"grpc+tfs with {task}: yes")
@@ -121,7 +128,9 @@ def test_workers_that_come_back_with_it_use_it(tmp_path):
 
 @pytest.fixture(scope="module")
 def server():
-    with clusters.Cluster(1, 1, env=TELLS) as cluster:
+    with clusters.Cluster(1, 1, serving=()) as cluster:
+        start(cluster, "ps-0")
+        cluster.wait_until_ready("ps-0")
         yield cluster
 
 
@@ -249,7 +258,9 @@ def serve_a_session():
 
 
 def test_a_server_of_a_script_has_it():
-    with clusters.Cluster(1, 1, chief=False, env=TELLS, serving=["ps"]) as cluster:
+    with clusters.Cluster(1, 1, chief=False, serving=()) as cluster:
+        start(cluster, "ps-0")
+        cluster.wait_until_ready("ps-0")
         sums, master = programs.call(
             serve_a_session, env=cluster.environment("worker-0")
         )

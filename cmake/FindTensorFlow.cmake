@@ -60,11 +60,11 @@ endif()
 
 if(TensorFlow_FOUND AND EXISTS "${TensorFlow_CC_LIBRARY}" AND NOT TARGET TensorFlow::Servers)
   add_library(TensorFlow::Servers SHARED IMPORTED)
-  # libtensorflow_framework comes first: of TensorFlow 2.15 each has a registry of
-  # servers, and Python uses that one.
+  # Who links it links TensorFlow::TensorFlow first, and it does not bring that along,
+  # which would then come behind it: of TensorFlow 2.15 each has a registry of servers,
+  # and Python uses that of libtensorflow_framework.
   set_target_properties(TensorFlow::Servers PROPERTIES IMPORTED_LOCATION
                                                        "${TensorFlow_CC_LIBRARY}")
-  target_link_libraries(TensorFlow::Servers INTERFACE TensorFlow::TensorFlow)
   target_include_directories(
     TensorFlow::Servers
     INTERFACE "${TensorFlow_INCLUDE_DIR}/external/com_github_grpc_grpc/include"

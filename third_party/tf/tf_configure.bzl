@@ -16,7 +16,8 @@ cc_library(
 )
 """
 
-# Headers of the servers are below those of TensorFlow.
+# Headers of the servers are below those of TensorFlow. Who links them links :tensorflow
+# first: of TensorFlow 2.15 each has a registry of servers, and Python uses that one's.
 _SERVERS = """
 cc_library(
     name = "servers",
@@ -26,7 +27,7 @@ cc_library(
         "include/external/com_github_grpc_grpc/include",
         "include/external/farmhash_archive/src",
     ],
-    deps = [":tensorflow"],
+    hdrs = glob(["include/external/**"]),
 )
 """
 

@@ -281,7 +281,6 @@ def launch_options(**options):
 
 @_case(
     "distribute.Server",
-    {"job_name": "ps"},
     server_or_cluster_def={"ps": ["localhost:0"]},
     job_name="ps",
     task_index=0,

@@ -244,7 +244,8 @@ check() {
   for step in "${@:-}"; do
     case "$step" in
       "") in_turn=("${IN_TURN[@]}") beside=("${BESIDE[@]}") ;;
-      test | longer | docs | slow | soak | fresh | oldest* | next_whole | versions | grpc)
+      test | longer | docs | slow | soak | fresh | grpc | versions | oldest | \
+        oldest_whole | next_whole)
         in_turn+=("$step")
         ;;
       *)

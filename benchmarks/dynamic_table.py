@@ -25,16 +25,14 @@ Results of TFRA's tables, which did the first two, are kept beside them.
 from __future__ import annotations
 
 import functools
-import pathlib
 import statistics
 import subprocess
-import tempfile
 import time
 from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
-from harness import adam
+from harness import adam, native
 from harness.benchmark import (
     Axis,
     Benchmark,
@@ -47,10 +45,9 @@ from harness.timing import Contender, race
 import tf_syncrep as tfs
 from tf_syncrep.python.ops import table_ops
 
-ROOT = pathlib.Path(__file__).parents[1]
 SOURCES = (
     "benchmarks/dynamic_table_bench.cc",
-    *map(str, sorted(ROOT.glob("tf_syncrep/cc/lib/table/*.cc"))),
+    *map(str, sorted(native.ROOT.glob("tf_syncrep/cc/lib/table/*.cc"))),
     *(
         f"tf_syncrep/cc/lib/{name}.cc"
         for name in (
@@ -60,7 +57,6 @@ SOURCES = (
         )
     ),
 )
-FLAGS = ("-O3", "-DNDEBUG", "-std=c++17", "-pthread")
 BATCHES = 8
 FOUND, TRAINED = 65_536, 4_096
 FEATURES, SMALL = 26, 100
@@ -276,20 +272,9 @@ def measure_ops(point: Point, rounds: int) -> Sequence[Measurement]:
     ]
 
 
-@functools.cache
-def _program() -> tuple[pathlib.Path, tempfile.TemporaryDirectory]:
-    """The compiled program, and the folder that keeps it while this process runs."""
-    folder = tempfile.TemporaryDirectory()
-    path = pathlib.Path(folder.name) / "dynamic_table_bench"
-    subprocess.run(
-        ["g++", *FLAGS, f"-I{ROOT}", *SOURCES, "-o", str(path)], check=True, cwd=ROOT
-    )
-    return path, folder
-
-
 def measure_index(point: Point, rounds: int) -> Sequence[Measurement]:
     """Times the index alone, in processor time."""
-    program, _ = _program()
+    program, _ = native.program(*SOURCES)
     result = subprocess.run(
         [str(program), str(10 * point["keys"]), str(max(1, rounds // 4))],
         check=True,

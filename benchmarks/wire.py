@@ -8,42 +8,27 @@ wire_bench.cc does that, and fails if a byte is wrong.
 
 from __future__ import annotations
 
-import functools
 import json
-import pathlib
 import subprocess
-import tempfile
 from collections.abc import Sequence
 
+from harness import native
 from harness.benchmark import Axis, Benchmark, Measurement, Point, Verdict, at_most
 
-ROOT = pathlib.Path(__file__).parents[1]
 SOURCES = (
     "benchmarks/wire_bench.cc",
     "tf_syncrep/cc/lib/detached_thread.cc",
-    *map(str, sorted(ROOT.glob("tf_syncrep/cc/lib/wire/*.cc"))),
+    *map(str, sorted(native.ROOT.glob("tf_syncrep/cc/lib/wire/*.cc"))),
 )
-FLAGS = ("-O3", "-DNDEBUG", "-std=c++17", "-pthread")
 WIRE, TCP = "grpc+tfs", "TCP"
 _SMALL_CALLS = 5000
 _LARGE_CALLS = 30
 _MOST_OF_A_SMALL_CALL_SECS = 25e-6
 
 
-@functools.cache
-def _program() -> tuple[pathlib.Path, tempfile.TemporaryDirectory]:
-    """The compiled program, and the folder that keeps it while this process runs."""
-    folder = tempfile.TemporaryDirectory()
-    path = pathlib.Path(folder.name) / "wire_bench"
-    subprocess.run(
-        ["g++", *FLAGS, f"-I{ROOT}", *SOURCES, "-o", str(path)], check=True, cwd=ROOT
-    )
-    return path, folder
-
-
 def measure(point: Point, rounds: int) -> Sequence[Measurement]:
     """Lets both answer in turns."""
-    program, _ = _program()
+    program, _ = native.program(*SOURCES)
     numbers = [0, _LARGE_CALLS, point["bytes"]]
     if not point["bytes"]:
         numbers = [_SMALL_CALLS, 0, 1]

@@ -1,4 +1,4 @@
-"""Compiles benchmarks/floor.cc for this machine and calls it."""
+"""Compiles programs of benchmarks, and floor.cc for this machine, and calls that."""
 
 from __future__ import annotations
 
@@ -10,13 +10,27 @@ import tempfile
 
 import numpy as np
 
-SOURCE = pathlib.Path(__file__).parents[1] / "floor.cc"
+ROOT = pathlib.Path(__file__).parents[2]
+SOURCE = ROOT / "benchmarks" / "floor.cc"
 # Without -fno-math-errno a loop with a square root is not vectorised.
 FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-std=c++17", "-pthread")
 
 _floats = ctypes.c_void_p
 _int64s = ctypes.c_void_p
 _int32s = ctypes.c_void_p
+
+
+@functools.cache
+def program(*sources: str) -> tuple[pathlib.Path, tempfile.TemporaryDirectory]:
+    """A compiled program, and the folder that keeps it while this process runs.
+
+    `sources`: paths below the repository's root. Raises as `library` does.
+    """
+    folder = tempfile.TemporaryDirectory()
+    path = pathlib.Path(folder.name) / "program"
+    flags = ("-O3", "-DNDEBUG", "-std=c++17", "-pthread", f"-I{ROOT}")
+    subprocess.run(["g++", *flags, *sources, "-o", str(path)], check=True, cwd=ROOT)
+    return path, folder
 
 
 @functools.cache

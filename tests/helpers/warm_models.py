@@ -1,6 +1,5 @@
 """Models of which one begins with what fits it of another one, and their tables."""
 
-
 import embedding_models
 import numpy as np
 import tensorflow as tf

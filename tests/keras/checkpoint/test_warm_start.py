@@ -417,3 +417,57 @@ def test_fit_takes_the_source_and_begins_with_its_first_epoch(tmp_path):
 def test_a_checkpoint_checks_its_warm_start(given, tmp_path):
     with pytest.raises(ValueError, match="`warm_start` must be a source, or a dict"):
         tfs.keras.Checkpoint(tmp_path, warm_start=given)
+
+
+@pytest.mark.parametrize("ending", [".weights.h5", ".keras"])
+@pytest.mark.parametrize("num_parts", PARTS)
+def test_weights_are_taken_from_files_of_keras(
+    ending, num_parts, tmp_path, monkeypatch
+):
+    """Slots begin anew there, and a table of fixed size may become one that grows."""
+    old = train(make({"user": 10, "item": 7}, None, monkeypatch, 2))
+    path = tmp_path / f"old{ending}"
+    (old.save_weights if ending == ".weights.h5" else old.save)(path)
+    sizes = {"user": 12, "item": tfs.keras.Dynamic(30)}
+    new = make(sizes, None, monkeypatch, num_parts)
+    before = tables_of(new)
+    report = tfs.keras.warm_start(new, path)
+    after, there = tables_of(new), tables_of(old)
+    np.testing.assert_array_equal(after["tables/user"][:10], there["tables/user"])
+    np.testing.assert_array_equal(after["tables/user"][10:], before["tables/user"][10:])
+    np.testing.assert_array_equal(
+        after["slots/m/tables/user"], before["slots/m/tables/user"]
+    )
+    items = after["tables/item"]
+    assert sorted(items) == list(range(7))
+    np.testing.assert_array_equal([items[i] for i in range(7)], there["tables/item"])
+    for name in ("hidden/kernel", "hidden/bias", "top/kernel", "top/bias"):
+        name = f"variables/{name}"
+        np.testing.assert_array_equal(dense_of(new)[name], dense_of(old)[name])
+        assert report[name].note == "slots begin anew: the source does not name them"
+    assert report["optimizer/iteration"].status == "initial"
+
+
+def test_layers_are_renamed_in_files_of_keras(tmp_path):
+    old = make({"user": 10})
+    old.save_weights(tmp_path / "old.weights.h5")
+    new = make({"user": 10}, dense=1)
+    report = tfs.keras.warm_start(
+        new,
+        tmp_path / "old.weights.h5",
+        rename={
+            "variables/hidden": "variables/top",
+            "variables/top": "variables/hidden",
+        },
+        pad=True,
+    )
+    assert report["variables/top/kernel"].source == "variables/hidden/kernel"
+    assert report["variables/top/bias"].rows == 1
+
+
+@pytest.mark.parametrize("name", ["missing.keras", "bad.keras", "bad.weights.h5"])
+def test_files_that_are_none(name, tmp_path):
+    if name.startswith("bad"):
+        (tmp_path / name).write_bytes(b"no such file")
+    with pytest.raises(Exception, match=r"which is not there|cannot be read"):
+        tfs.keras.warm_start(make({"user": 10}), tmp_path / name)

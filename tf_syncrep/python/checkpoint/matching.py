@@ -39,7 +39,7 @@ class Matching:
         self._skip = _checked_skip(skip, {*own})
         by_rule: dict[str, str] = {}
         for name in sorted(self.stored):
-            new = _renamed(name, rename)
+            new = renamed(name, rename)
             if new == name:
                 continue
             if new not in self._own:
@@ -80,7 +80,8 @@ class Matching:
         return set(self._source.values())
 
 
-def _renamed(name: str, rename: Rename) -> str:
+def renamed(name: str, rename: Rename) -> str:
+    """Returns the name in a model of a base name in a checkpoint."""
     if rename is None:
         return name
     if not isinstance(rename, Mapping):

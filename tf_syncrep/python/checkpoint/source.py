@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from tf_syncrep.python.checkpoint.contents import Contents, Share
 from tf_syncrep.python.checkpoint.directory import DamagedError, Directory, Manifest
 from tf_syncrep.python.checkpoint.engine import KEYED, NOTES, reader_of, shapes_of
 from tf_syncrep.python.ops import checkpoint_ops
@@ -37,6 +38,9 @@ class Rows:
 
 class Source:
     """A full checkpoint, and those with its later changes."""
+
+    #: Whether it has no slots by name.
+    without_slots = False
 
     def __init__(self, prefixes: Sequence[str], state: dict[str, Any] | None = None):
         """Reads what is in the files, and no values; `state`: of the last manifest."""
@@ -80,6 +84,30 @@ class Source:
         """Returns the shape and dtype of a variable that is stored at once."""
         return tuple(self.shapes[name]), self._dtypes[name]
 
+    def take(self, calls: Any, shares: Mapping[str, Share]) -> None:
+        """Has each task read its share, by the names in the files."""
+        calls.restore(Contents(_shares=dict(shares)), self.prefixes)
+
+    def read_range(
+        self, like: Sequence[Any], names: Sequence[str], begin: int, num: int, of: int
+    ) -> list[Any]:
+        """Reads rows next to each other of arrays of a table, where the caller is.
+
+        `like`: variables with such rows, whose dtypes the rows get. `of`: how many rows
+        the table has.
+        """
+        read = [tf.Variable(tf.zeros([num, *x.shape[1:]], x.dtype)) for x in like]
+        checkpoint_ops.checkpoint_restore(
+            self.prefixes,
+            [[x.handle for x in read]],
+            [(0, num, begin, 1, of)],
+            names,
+            [],
+            [],
+            [of],
+        )
+        return read
+
     def read(self, name: str) -> np.ndarray:
         """Reads a variable that is no table."""
         last = self.readers[self.path]
@@ -88,15 +116,8 @@ class Source:
         # It is so large that later files have only the rows that have changed.
         shape, dtype = self.whole(name)
         with tf.device("/device:CPU:0"):
-            values = tf.Variable(tf.zeros(shape, dtype))
-            checkpoint_ops.checkpoint_restore(
-                self.prefixes,
-                [[values.handle]],
-                [(0, shape[0], 0, 1, shape[0])],
-                [name],
-                [],
-                [],
-            )
+            like = tf.Variable(tf.zeros([0, *shape[1:]], dtype))
+            (values,) = self.read_range([like], [name], 0, shape[0], shape[0])
         return values.numpy()
 
 

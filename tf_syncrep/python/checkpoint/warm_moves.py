@@ -10,16 +10,14 @@ import tensorflow as tf
 
 from tf_syncrep.python.checkpoint.contents import Piece
 from tf_syncrep.python.checkpoint.keyed_tables import Chunk, KeyedTable
-from tf_syncrep.python.checkpoint.source import Rows
-from tf_syncrep.python.ops import checkpoint_ops, table_ops
+from tf_syncrep.python.checkpoint.source import Rows, Source
+from tf_syncrep.python.ops import table_ops
 
 # How many bytes of the vectors of one stored part a task reads at a time.
 _BYTES_AT_A_TIME = 8 << 20
 
 
-def fill_growing_from_fixed(
-    table: KeyedTable, prefixes: Sequence[str], stored: Rows
-) -> None:
+def fill_growing_from_fixed(table: KeyedTable, source: Source, stored: Rows) -> None:
     """Gives the rows of a table of fixed size to the keys that are their numbers.
 
     `table`: with the arrays that are taken, by their names in the files. Each task
@@ -33,18 +31,8 @@ def fill_growing_from_fixed(
             keys = np.arange(begin, begin + num)
             (here,) = np.nonzero(table.owners(keys) == number)
             with tf.device(part.device):
-                read = [
-                    tf.Variable(tf.zeros([num, *variable.shape[1:]], variable.dtype))
-                    for variable in part.variables
-                ]
-                checkpoint_ops.checkpoint_restore(
-                    list(prefixes),
-                    [[x.handle for x in read]],
-                    [(0, num, begin, 1, stored.num)],
-                    table.arrays,
-                    [],
-                    [],
-                    [stored.num],
+                read = source.read_range(
+                    part.variables, table.arrays, begin, num, stored.num
                 )
                 last_use = tf.fill([len(here)], table_ops.NOW)
                 counts = tf.ones([len(here)], tf.int32)

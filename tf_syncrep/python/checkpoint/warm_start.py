@@ -200,6 +200,8 @@ class WarmStart:
         trainer_there = self._source.trainers.get(stored)
         if trainer and trainer_there and trainer != trainer_there:
             return f"they are of {trainer_there}, not of {trainer}"
+        if self._source.without_slots:
+            return "the source does not name them"
         kinds = {x[: -len(item.name)] for x in item.arrays if x != item.name}
         kinds |= {_PART.sub("", x)[: -len(item.name)] for x in item.of_part}
         there = {x[: -len(stored)] for x in self._source.names if _is_slot(x, stored)}
@@ -333,9 +335,7 @@ class WarmStart:
         taking = _taking(table, arrays, [self._name_of(array) for array in arrays])
         notes.append("the number of a row is its key")
         notes += _conversion(found.dtype, variable)
-        self._moves.append(
-            lambda: fill_growing_from_fixed(taking, self._source.prefixes, found)
-        )
+        self._moves.append(lambda: fill_growing_from_fixed(taking, self._source, found))
         self._say(item, stored, found.num, found.num, arrays, notes, is_part)
 
     def _plan_from_keyed(self, item: _Item, stored: str) -> None:
@@ -454,7 +454,7 @@ class WarmStart:
             if share.groups or share.wholes
         }
         if shares:
-            calls.restore(Contents(_shares=shares), self._source.prefixes)
+            self._source.take(calls, shares)
         for move in self._moves:
             move()
         calls.assign(

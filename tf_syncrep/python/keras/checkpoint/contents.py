@@ -109,6 +109,16 @@ def contents_of(model: Any, with_optimizers: bool = True) -> Contents:
     return contents
 
 
+def variables_by_layer(model: Any) -> dict[str, list[str]]:
+    """Returns the names of the variables of a model's layers, in their order there."""
+    found: dict[str, list[str]] = {}
+    renamed = _names_by_order(model)
+    for variable in _variables_of(model):
+        layer, _, name = _path(variable, renamed).rpartition("/")
+        found.setdefault(layer, []).append(name)
+    return found
+
+
 def _free_all(tables: DynamicTables, part: Any) -> None:
     """Frees all rows of a part, in the slots of other models' optimizers, too."""
     tables.reset(part, tables.row_slots()[id(part.vectors)])

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tf_syncrep.python.checkpoint.function_calls import FunctionCalls
-from tf_syncrep.python.checkpoint.matching import check_rename
-from tf_syncrep.python.checkpoint.source import open_source
+from tf_syncrep.python.checkpoint.matching import check_rename, renamed
+from tf_syncrep.python.checkpoint.source import Source, open_source
 from tf_syncrep.python.checkpoint.warm_report import WarmStartReport
 from tf_syncrep.python.checkpoint.warm_start import Terms, WarmStart
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.checkpoint.contents import contents_of, has_weights
+from tf_syncrep.python.keras.checkpoint.contents import (
+    contents_of,
+    has_weights,
+    variables_by_layer,
+)
+from tf_syncrep.python.keras.checkpoint.file_source import ENDINGS, FileSource
 from tf_syncrep.python.keras.tables.setting import being_set
 
 
@@ -51,7 +57,9 @@ def warm_start(
         model: a model that is built, and compiled if the optimizer's part is to be
             taken, too.
         source: a checkpoint of `tfs.keras.Checkpoint`, such as `"/shared/run1/ckpt-7"`,
-            or its folder, of which the newest whole one is taken.
+            or its folder, of which the newest whole one is taken. Or a file of Keras,
+            `.weights.h5` or `.keras`, of which weights and tables of fixed size are
+            taken, and no slots; they go through the coordinator, some at a time.
         rename: names in the source with names of the model, of variables or of all that
             is within them: `{"tables/item": "tables/goods"}`; or a function of a name
             in the source that returns one of the model.
@@ -98,11 +106,33 @@ def warm_start(
             "warm_start needs a model that is built: call it on a batch, or give it an "
             f"Input. Received: {model.name!r}, which has no weights yet"
         )
-    plan = WarmStart(contents_of(model), open_source(source), terms)
-    with being_set:
-        report = plan.run(FunctionCalls(compat.apart_from_closures))
+    contents = contents_of(model)
+    with contextlib.ExitStack() as files:
+        plan = WarmStart(contents, _opened(source, model, terms, files), terms)
+        with being_set:
+            report = plan.run(FunctionCalls(compat.apart_from_closures))
     print(report, flush=True)
     return report
+
+
+def _opened(
+    source: Any, model: Any, terms: Terms, files: contextlib.ExitStack
+) -> Source:
+    """Opens a source of any kind."""
+    if not isinstance(source, (str, os.PathLike)):
+        return open_source(source)
+    path = os.fsdecode(source)
+    if not path.endswith(ENDINGS):
+        return open_source(path)
+    by_layer = variables_by_layer(model)
+
+    def variables_of(layer: str) -> list[str]:
+        new = renamed(f"variables/{layer}", terms.rename)
+        found = by_layer.get(new.removeprefix("variables/"), [])
+        # Parts of a table are one variable there.
+        return ["embeddings"] if "embeddings_0" in found else found
+
+    return FileSource(path, variables_of, files)
 
 
 def arguments_of(given: Any) -> dict[str, Any] | None:

@@ -315,6 +315,13 @@ def test_sources_that_are_none(tmp_path):
         tfs.keras.warm_start(model, tmp_path)
 
 
+def test_a_checkpoint_whose_names_are_attributes_is_refused(tmp_path):
+    path = tf.train.Checkpoint(model=make({"user": 10})).save(str(tmp_path / "saved"))
+    for source in (path, tmp_path):
+        with pytest.raises(ValueError, match=r"not be a checkpoint of tf\.train"):
+            tfs.keras.warm_start(make({"user": 10}), source)
+
+
 def test_a_damaged_source_is_passed_over_or_refused(tmp_path):
     old = make({"user": 10})
     checkpoint = saved(old, tmp_path)
@@ -471,3 +478,17 @@ def test_files_that_are_none(name, tmp_path):
         (tmp_path / name).write_bytes(b"no such file")
     with pytest.raises(Exception, match=r"which is not there|cannot be read"):
         tfs.keras.warm_start(make({"user": 10}), tmp_path / name)
+
+
+@pytest.mark.parametrize("num_parts", PARTS)
+@pytest.mark.parametrize("rows", [1, 2, 4])
+def test_padding_is_no_row(rows, num_parts, tmp_path, monkeypatch):
+    """In files each part has equally many rows, some of which may be padding."""
+    old = make({"user": rows}, None, monkeypatch, 3)
+    saved(old, tmp_path)
+    new = make({"user": 7}, None, monkeypatch, num_parts)
+    before = tables_of(new)["tables/user"]
+    tfs.keras.warm_start(new, tmp_path)
+    after = tables_of(new)["tables/user"]
+    np.testing.assert_array_equal(after[:rows], tables_of(old)["tables/user"])
+    np.testing.assert_array_equal(after[rows:], before[rows:])

@@ -126,6 +126,15 @@ def test_a_table_of_another_optimizer_keeps_its_vectors(
         assert report["variables/hidden/kernel"].status == "in part"
 
 
+def test_slots_that_no_optimizer_has_are_not_used(tmp_path):
+    saved(train(make({"user": 10})), tmp_path)
+    new = make({"user": 10}, tf.keras.optimizers.SGD(0.1))
+    report = tfs.keras.warm_start(new, tmp_path)
+    for name in ("tables/user", "variables/top/kernel"):
+        assert report[name].status == "taken"
+        assert report[name].note == "slots in the source are not used"
+
+
 def test_names_are_mapped_and_left_out(tmp_path):
     old = train(make({"user": 10, "item": 7}))
     saved(old, tmp_path)

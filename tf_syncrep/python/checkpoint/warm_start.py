@@ -265,7 +265,10 @@ class WarmStart:
         """
         found = []
         last = self._source.readers[self._source.path]
-        by_new_name = {renamed(x, self._terms.rename): x for x in self._source.shapes}
+        by_new_name = {}
+        if not self._are_slots_named:
+            names = self._source.shapes
+            by_new_name = {renamed(x, self._terms.rename): x for x in names}
         for x in self._contents.of_parts:
             if isinstance(x, OfPart):
                 tables = tuple(
@@ -482,6 +485,9 @@ class WarmStart:
                 row = variable.shape[1:] if len(variable.shape) else variable.shape
                 size += rows * row.num_elements() * variable.dtype.base_dtype.size
         status = IN_PART if is_part or rows < of_rows else TAKEN
+        has_slots = len(item.arrays) > 1 or item.of_part
+        if not has_slots and any(_is_slot(x, stored) for x in self._source.names):
+            notes = [*notes, "slots in the source are not used"]
         note = "; ".join(notes)
         line = WarmStarted(item.name, status, stored, rows, of_rows, size, note)
         self._lines.append(line)

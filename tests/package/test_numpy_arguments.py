@@ -227,12 +227,14 @@ def checkpoint(directory, work_queues, raise_at_end, **options):
     return callback.restore().state
 
 
-_NAMES_OF_KERAS = {"layers": "layers"}
-
-
 @_case(
     "keras.warm_start",
-    {"rename": _NAMES_OF_KERAS, "skip": "optimizer", "truncate": True, "pad": True},
+    {
+        "rename": {"variables": "variables"},
+        "skip": "optimizer",
+        "truncate": True,
+        "pad": True,
+    },
     source="c",
 )
 def warm_start(source="c", **options):
@@ -423,9 +425,13 @@ def v1_warm_start(source="d", **options):
     return [line.status for line in report.lines]
 
 
-@_case("train.GreedyLoadBalancingStrategy", num_tasks=2)
-def greedy_load_balancing(num_tasks):
-    strategy = tfs.train.GreedyLoadBalancingStrategy(num_tasks)
+@_case(
+    "train.GreedyLoadBalancingStrategy",
+    num_tasks=2,
+    load_fn=tfs.train.byte_size_load_fn,
+)
+def greedy_load_balancing(**options):
+    strategy = tfs.train.GreedyLoadBalancingStrategy(**options)
     with tf.Graph().as_default():
         ops = [
             tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[i]).op for i in (3, 2, 1)

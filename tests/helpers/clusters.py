@@ -28,7 +28,8 @@ from tf_syncrep.python.distribute.readiness import grpc_answers
 from tf_syncrep.python.distribute.task_process import TaskProcess
 
 DEADLINE_SECS = output_lines.DEADLINE_SECS
-# Some hundred steps, and less than any lease.
+# How long a task that is stopped for a while is stopped: some hundred steps of others,
+# and less than any lease.
 STOPPED_SECS = 1.0
 
 
@@ -184,7 +185,7 @@ class Cluster:
         self._processes[name].send_signal(signal.SIGCONT)
 
     def stop_for_a_while(self, name: str) -> None:
-        """Stops a task, and lets it go on when others have noticed."""
+        """Stops a task for `STOPPED_SECS`; the pause is the fault, no wait."""
         self.suspend(name)
         time.sleep(STOPPED_SECS)
         self.resume(name)

@@ -5,7 +5,7 @@
 """
 
 from tf_syncrep.python.keras.checkpoint.checkpoint import Checkpoint
-from tf_syncrep.python.keras.cluster import explain_missing_cluster
+from tf_syncrep.python.keras.cluster import prepare_strategies
 from tf_syncrep.python.keras.compat import isolate_workers
 from tf_syncrep.python.keras.compat.private_names import warn_of_untried_keras
 from tf_syncrep.python.keras.embedding.config import FeatureConfig, TableConfig
@@ -83,7 +83,7 @@ __all__ = [
     "uninstall_fit",
 ]
 
-explain_missing_cluster()
+prepare_strategies()
 stand_in_front()
 show_tables_whole()
 note_skip_mismatch()

@@ -1,4 +1,4 @@
-"""Optimizers and lookups for tf.compat.v1 graphs and sessions, and accumulators."""
+"""Optimizers, lookups, accumulators and placement for tf.compat.v1 graphs."""
 
 from tf_syncrep.python.v1.accumulators import (
     ConditionalAccumulator,
@@ -11,6 +11,10 @@ from tf_syncrep.python.v1.embedding_lookup import embedding_lookup
 from tf_syncrep.python.v1.ftrl import FtrlOptimizer
 from tf_syncrep.python.v1.gradient_descent import GradientDescentOptimizer
 from tf_syncrep.python.v1.momentum import MomentumOptimizer
+from tf_syncrep.python.v1.placement import (
+    GreedyLoadBalancingStrategy,
+    byte_size_load_fn,
+)
 from tf_syncrep.python.v1.sync_replicas.optimizer import SyncReplicasOptimizer
 
 __all__ = [
@@ -20,8 +24,10 @@ __all__ = [
     "ConditionalAccumulator",
     "FtrlOptimizer",
     "GradientDescentOptimizer",
+    "GreedyLoadBalancingStrategy",
     "MomentumOptimizer",
     "SparseConditionalAccumulator",
     "SyncReplicasOptimizer",
+    "byte_size_load_fn",
     "embedding_lookup",
 ]

@@ -33,7 +33,7 @@ PYTHON_LAYERS = {
     "data": {"ops", "base"},
     "keras": {"ops", "base", "sync", "embedding", "checkpoint", "data", "distribute"},
     "distribute": {"ops"},
-    "report": set(),
+    "report": {"base"},
 }
 # A folder of tf_syncrep/python/keras may import itself and these.
 KERAS_LAYERS = {
@@ -47,7 +47,14 @@ KERAS_LAYERS = {
     "fit": {"compat", "embedding", "transfers", "sync_replicas", "checkpoint"},
 }
 # The modules beside these folders that all of them but compat may import.
-KERAS_MODULES = {"builds", "cluster", "optimizer_slots", "parts", "training_clock"}
+KERAS_MODULES = {
+    "builds",
+    "cluster",
+    "optimizer_slots",
+    "parts",
+    "placement",
+    "training_clock",
+}
 
 
 def _files(*patterns: str) -> list[pathlib.Path]:

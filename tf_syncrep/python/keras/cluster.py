@@ -13,6 +13,7 @@ from absl import logging
 from tf_syncrep.python.distribute.cluster import STRATEGY_JOBS
 from tf_syncrep.python.distribute.readiness import grpc_answers
 from tf_syncrep.python.distribute.server import SERVED_TYPES
+from tf_syncrep.python.keras.placement import place_by_bytes
 
 # Tasks that have not started after this time are reported.
 _PATIENCE_SECS = 10.0
@@ -42,8 +43,8 @@ def num_parts() -> int:
     return max(1, num_tasks("ps"))
 
 
-def explain_missing_cluster() -> None:
-    """Makes ParameterServerStrategy say which tasks are missing, and how to start them.
+def prepare_strategies() -> None:
+    """Makes ParameterServerStrategy place by bytes, and say which tasks are missing.
 
     If its argument has no cluster, it fails in any case, but with an unclear error. If
     tasks do not exist, it waits for them, silently and for ever.
@@ -62,6 +63,7 @@ def explain_missing_cluster() -> None:
         finally:
             timer.cancel()
         _addresses[self] = addresses
+        place_by_bytes(self, num_tasks("ps"))
 
     strategy.__init__ = init
 

@@ -55,6 +55,8 @@ def write(logdir: str, output: str | None = None) -> str:
     lines = [f"{title}:", headline, details, "", summary.table(found), ""]
     if found.tables:
         lines += [summary.tables(found), ""]
+    if found.placement:
+        lines += [summary.placement(found), ""]
     if others:
         lines.append(
             f"It is the latest of {others + 1}; for another name its own folder."

@@ -10,6 +10,8 @@ import numpy as np
 import tensorflow as tf
 from google.protobuf import message
 
+from tf_syncrep.python.base.sizes import PLACEMENT
+
 # The part that all names of event files contain.
 _IN_NAMES = "tfevents"
 
@@ -31,13 +33,15 @@ class EventFile:
     """The content of one event file.
 
     `begin`: when it was created, in seconds since the epoch. `damage`: says in one line
-    what could not be read, if the file is damaged in the middle.
+    what could not be read, if the file is damaged in the middle. `placement`: rows of a
+    server, a variable and its bytes, as they were written last.
     """
 
     path: pathlib.Path
     begin: float
     scalars: dict[str, Series]
     damage: str | None = None
+    placement: tuple[tuple[str, str, int], ...] = ()
 
 
 def find(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -59,12 +63,15 @@ def read(path: pathlib.Path) -> EventFile | None:
     begin = damage = None
     num_events = 0
     points: dict[str, list[tuple[float, float]]] = {}
+    placement: tuple[tuple[str, str, int], ...] = ()
     try:
         for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
             event = tf.compat.v1.Event.FromString(record)
             begin = event.wall_time if begin is None else begin
             num_events += 1
             for value in event.summary.value:
+                if value.tag == PLACEMENT:
+                    placement = _placement(value) or placement
                 number = _scalar(value)
                 if number is not None:
                     points.setdefault(value.tag, []).append((event.wall_time, number))
@@ -76,9 +83,19 @@ def read(path: pathlib.Path) -> EventFile | None:
             damage = f"{path} from its event {num_events + 1} on: {reason}"
     if begin is None:
         return None
-    return EventFile(
-        path, begin, {tag: Series(*np.array(x).T) for tag, x in points.items()}, damage
-    )
+    scalars = {tag: Series(*np.array(x).T) for tag, x in points.items()}
+    return EventFile(path, begin, scalars, damage, placement)
+
+
+def _placement(value) -> tuple[tuple[str, str, int], ...]:
+    """Returns the rows of a placement; none if it is something else."""
+    if value.WhichOneof("value") != "tensor":
+        return ()
+    array = tf.make_ndarray(value.tensor)
+    if array.dtype != object or array.ndim != 2 or array.shape[1] != 3:
+        return ()
+    rows = [[cell.decode(errors="replace") for cell in row] for row in array]
+    return tuple((*row[:2], int(row[2])) for row in rows if row[2].isdigit())
 
 
 def _scalar(value) -> float | None:

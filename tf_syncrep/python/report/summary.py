@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
+from tf_syncrep.python.base.sizes import largest, mebibytes
 from tf_syncrep.python.report.training import DROPS, Training
 
 # A rate that differs by less is the quotient of updates and time, to a reader.
@@ -85,10 +86,19 @@ def tables(training: Training) -> str:
                 name,
                 f"{rows:,.0f} of {capacity:,.0f} ({100 * rows / capacity:.0f} %)",
                 *(f"{figures[x]:,.0f}" for x in counters.values()),
-                f"{figures['bytes'] / 2**20:,.1f} MiB",
+                mebibytes(figures["bytes"]),
             )
         )
     return _aligned(lines, (0,))
+
+
+def placement(training: Training) -> str:
+    """Returns one line for each parameter server: its bytes, and its variables."""
+    lines = [("server", "variables", "bytes", "largest")]
+    for server, sizes in training.placement.items():
+        size = mebibytes(sum(sizes.values()))
+        lines.append((server, str(len(sizes)), size, largest(sizes)))
+    return _aligned(lines, (0, 3))
 
 
 def _aligned(lines: Sequence[tuple[str, ...]], left: Container[int]) -> str:

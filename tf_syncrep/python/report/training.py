@@ -93,7 +93,8 @@ class Training(_Counted):
     `quorum`: how many gradients an update has, by the last figures. `tables`: the
     figures of each table that grows, by their names: "rows", "capacity" and "bytes" at
     the end of the last epoch, and the sums since training began of "without_row",
-    "admitted", "evicted" and "refused".
+    "admitted", "evicted" and "refused". `placement`: the bytes of variables with their
+    slots, by parameter server and name, in the last session that tells.
     """
 
     folder: pathlib.Path
@@ -106,6 +107,7 @@ class Training(_Counted):
     measured_updates: float
     restarts: list[float]
     tables: dict[str, dict[str, float]]
+    placement: dict[str, dict[str, int]]
 
     @property
     def begin(self) -> float:
@@ -275,7 +277,16 @@ def _training(
         measured_updates=float(np.ptp(updates, axis=1).sum()),
         restarts=clock.begins[1:],
         tables=_tables(sessions),
+        placement=_placement(sessions),
     )
+
+
+def _placement(sessions: Sequence[EventFile]) -> dict[str, dict[str, int]]:
+    last = next((x.placement for x in reversed(sessions) if x.placement), ())
+    placement: dict[str, dict[str, int]] = {}
+    for server, name, size in last:
+        placement.setdefault(server, {})[name] = size
+    return placement
 
 
 def _tables(sessions: Sequence[EventFile]) -> dict[str, dict[str, float]]:

@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.base.sizes import num_bytes
+
 # The job, the replica and the task.
 _Task = tuple[str, int, int]
 
@@ -27,11 +29,11 @@ def gate_device(variables: Iterable[Any], fallback_device: str) -> str:
     task; an empty string if nothing named one.
     """
     sizes: dict[_Task, int] = {}
-    devices = {_task(fallback_device): fallback_device}
+    devices = {task_of(fallback_device): fallback_device}
     for variable in variables:
-        task = _task(variable.device)
+        task = task_of(variable.device)
         if task is not None:
-            sizes[task] = sizes.get(task, 0) + _num_bytes(variable)
+            sizes[task] = sizes.get(task, 0) + num_bytes(variable)
             devices.setdefault(task, variable.device)
     total = sum(sizes.values())
     for task, size in sizes.items():
@@ -42,13 +44,13 @@ def gate_device(variables: Iterable[Any], fallback_device: str) -> str:
 
 def names_task(device: str) -> bool:
     """Returns whether a device, or an empty string, names a task."""
-    return _task(device) is not None
+    return task_of(device) is not None
 
 
 def on_same_task(device: str, other: str) -> bool:
     """Returns whether two devices belong to one task."""
-    task = _task(device)
-    return task is not None and task == _task(other)
+    task = task_of(device)
+    return task is not None and task == task_of(other)
 
 
 def cpu(device: str) -> str:
@@ -62,12 +64,9 @@ def cpu(device: str) -> str:
     return spec.replace(device_type="CPU", device_index=0).to_string()
 
 
-def _task(device: str) -> _Task | None:
+def task_of(device: str) -> _Task | None:
+    """Returns the job, the replica and the task that a device names."""
     spec = tf.DeviceSpec.from_string(device)
     if spec.job is None or spec.task is None:
         return None
     return spec.job, spec.replica or 0, spec.task
-
-
-def _num_bytes(variable) -> int:
-    return (variable.shape.num_elements() or 0) * variable.dtype.base_dtype.size

@@ -54,6 +54,7 @@ from tf_syncrep.python.keras.compat.optimizers import (
     finalize_variable_values,
     schedule_of,
 )
+from tf_syncrep.python.keras.compat.servers import choose_servers
 from tf_syncrep.python.keras.compat.tracing import compiled_by_xla
 
 if IS_KERAS_3:

@@ -32,7 +32,9 @@ _NAMES: dict[Any, list[str]] = {
     context: ["executor_scope"],
     function_context: ["make_function_context"],
     parameter_server_strategy_v2.ParameterServerStrategyV2Extended: [
-        "_allow_run_without_coordinator"
+        "_allow_run_without_coordinator",
+        "_create_variable_round_robin",
+        "_variable_count",
     ],
     random_seed: ["get_seed"],
     resource_variable_ops.BaseResourceVariable: ["_handle"],

@@ -24,6 +24,7 @@ from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import (
     place,
     rounds_of,
 )
+from tf_syncrep.python.keras.tables.placed_bytes import tell_placement
 from tf_syncrep.python.keras.training_clock import clock_of
 
 # How long an error waits for executions that still run.
@@ -104,6 +105,7 @@ def train(
         sizes = steps.sizes("train", batches, callbacks)
         calls = Calls(callbacks.on_train_batch_begin, end_batch, sizes, first_step)
         for result in steps.run("train", batches, sizes, first_step):
+            tell_placement(model)
             calls.begin()
             logs = _as_python(result.take(if_lost=logs))
             calls.end(result.num_steps, logs)

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tf_syncrep.python.embedding import layout, lookup
 from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.placement import each_on_another_server
 from tf_syncrep.python.keras.tables.initial_values import initial_rows
 from tf_syncrep.python.keras.tables.setting import (
     being_set,
@@ -38,29 +39,14 @@ class Tables(StackedTables):
     ) -> None:
         """Makes the variables.
 
-        The parts of a slab are made one after the other, which puts each on another
-        parameter server.
+        Each part of a slab is on another parameter server.
         """
         for slab in self.slabs:
-            parts = []
-            for part_number in range(slab.num_parts):
-                part = add_weight(
-                    name=slab.part_name(part_number),
-                    shape=(slab.part_rows(part_number), slab.width),
-                    dtype=slab.dtype,
-                    initializer=_initializer(slab, part_number, initializers),
-                    trainable=slab.trainable,
-                    **CASTING,
-                    **options,
-                )
-                if getattr(compat.native(part), "variables", None) is not None:
-                    raise ValueError(
-                        "Tables are spread over the parameter servers by the layer: "
-                        "make the strategy without variable_partitioner. Received: "
-                        f"a variable in parts, {slab.name}"
-                    )
-                parts.append(part)
-            self._parts[slab.name] = parts
+            with compat.variables_at_once(), each_on_another_server():
+                self._parts[slab.name] = [
+                    _part(slab, part_number, add_weight, initializers, options)
+                    for part_number in range(slab.num_parts)
+                ]
         note_made(self)
         warn_of_whole_variables()
 
@@ -191,6 +177,25 @@ class Tables(StackedTables):
                 write_rows(
                     part, rows[here] // slab.num_parts, values[some.start + here]
                 )
+
+
+def _part(slab, part_number, add_weight, initializers, options):
+    part = add_weight(
+        name=slab.part_name(part_number),
+        shape=(slab.part_rows(part_number), slab.width),
+        dtype=slab.dtype,
+        initializer=_initializer(slab, part_number, initializers),
+        trainable=slab.trainable,
+        **CASTING,
+        **options,
+    )
+    if getattr(compat.native(part), "variables", None) is not None:
+        raise ValueError(
+            "Tables are spread over the parameter servers by the layer: make the "
+            "strategy without variable_partitioner. Received: a variable in parts, "
+            f"{slab.name}"
+        )
+    return part
 
 
 def _initializer(slab, part_number, initializers):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -21,6 +21,12 @@ _MOST_READINGS = 100
 SCALARS = tf.compat.v1.SummaryMetadata(
     plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars")
 )
+# With this, it shows rows of strings as a table.
+_TEXT = tf.compat.v1.SummaryMetadata(
+    plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name="text")
+)
+# Rows of strings.
+_Rows = list[tuple[str, ...]]
 
 
 class ScalarsWriter:
@@ -36,9 +42,9 @@ class ScalarsWriter:
         self._changed = threading.Condition()
         self._is_asked = False
         # If the disk is slower than the epochs, the oldest readings are omitted.
-        self._readings: collections.deque[tuple[dict[str, Any], dict[str, float]]] = (
-            collections.deque(maxlen=_MOST_READINGS)
-        )
+        self._readings: collections.deque[
+            tuple[dict[str, Any], Mapping[str, float | _Rows]]
+        ] = collections.deque(maxlen=_MOST_READINGS)
         self._is_closed = False
         self._has_failed = False
         self._has_misread = False  # The thread alone uses it.
@@ -53,8 +59,8 @@ class ScalarsWriter:
             self._is_asked = True
             self._changed.notify()
 
-    def write(self, stats: dict[str, Any], more: dict[str, float]) -> None:
-        """Writes a reading later, and further numbers by tag."""
+    def write(self, stats: dict[str, Any], more: Mapping[str, float | _Rows]) -> None:
+        """Writes a reading later, and further numbers and tables of text by tag."""
         with self._changed:
             if not self._has_failed:
                 self._readings.append((stats, more))
@@ -119,8 +125,12 @@ class ScalarsWriter:
                 self._has_misread = True
                 return True
         with writer.as_default(step=stats["step"]):
-            for tag, value in (gate_stats.to_scalars(stats) | more).items():
+            for tag, value in {**gate_stats.to_scalars(stats), **more}.items():
                 # `tf.summary.scalar` would need an installed TensorBoard.
-                tf.summary.write(tag, tf.constant(value, tf.float32), metadata=SCALARS)
+                if isinstance(value, list):
+                    tf.summary.write(tag, tf.constant(value), metadata=_TEXT)
+                else:
+                    number = tf.constant(value, tf.float32)
+                    tf.summary.write(tag, number, metadata=SCALARS)
         writer.flush()
         return True

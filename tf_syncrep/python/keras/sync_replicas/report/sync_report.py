@@ -8,9 +8,11 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.base.arguments import check_count
+from tf_syncrep.python.base.sizes import PLACEMENT
 from tf_syncrep.python.keras.sync_replicas.optimizer import SyncReplicas
 from tf_syncrep.python.keras.sync_replicas.report.scalars_writer import ScalarsWriter
 from tf_syncrep.python.keras.tables.growing.table_stats import counters_of, stats_of
+from tf_syncrep.python.keras.tables.placed_bytes import placed_bytes
 from tf_syncrep.python.keras.training_clock import clock_of
 from tf_syncrep.python.sync import gate_stats
 
@@ -43,8 +45,9 @@ class SyncReport(tf.keras.callbacks.Callback):
         log_dir: the folder for TensorBoard scalars `sync/...`, by updates, and for the
             epochs' logs as `epoch_...`; each element of a metric that is a vector
             becomes `epoch_NAME/INDEX`. At the end of each epoch, tables that grow add
-            `tables/rows/NAME`, `tables/bytes/NAME` and so on. `tf-syncrep report` draws
-            and prints them. None for no files.
+            `tables/rows/NAME`, `tables/bytes/NAME` and so on. A table in text,
+            `placement`, has the bytes of each variable, with its slots, and its server.
+            `tf-syncrep report` draws and prints them. None for no files.
         every_n_updates: how often they are written, besides the ends of epochs.
         verbose: 1 prints a line at the end of each epoch, 0 nothing.
 
@@ -74,6 +77,7 @@ class SyncReport(tf.keras.callbacks.Callback):
         self._before: dict[str, Any] = {}
         self._tables_before: dict[str, dict[str, int]] = {}
         self._line: str | None = None
+        self._has_placed = False
 
     def set_model(self, model: Any) -> None:
         """Finds the optimizer.
@@ -104,6 +108,7 @@ class SyncReport(tf.keras.callbacks.Callback):
                 other._end()
         if self._log_dir is not None:
             self._tables_before = counters_of(self.model)
+            self._has_placed = False
             _observing.add(self)
             self._writer = ScalarsWriter(self._log_dir, self._read)
             self._optimizer.add_observer(self._on_update)
@@ -126,6 +131,9 @@ class SyncReport(tf.keras.callbacks.Callback):
         stats = self._optimizer.stats()
         if self._writer is not None:
             more = _epoch_scalars(logs) | self._table_scalars()
+            if not self._has_placed:
+                self._has_placed = True
+                more |= _placement(self.model)
             self._writer.write(self._timed(stats), more)
         if logs is not None:
             scalars = gate_stats.to_scalars(stats)
@@ -195,6 +203,16 @@ def _epoch_scalars(logs: dict[str, Any] | None) -> dict[str, float]:
             for index, element in enumerate(values.ravel()):
                 scalars[f"epoch_{name}/{index}"] = float(element)
     return scalars
+
+
+def _placement(model: Any) -> dict[str, Any]:
+    """Returns a table of servers, variables and bytes by tag, if there are servers."""
+    rows = [
+        (server, name, str(size))
+        for server, sizes in placed_bytes(model).items()
+        for name, size in sizes.items()
+    ]
+    return {PLACEMENT: rows} if rows else {}
 
 
 def _line(before: dict[str, Any], after: dict[str, Any], secs: float) -> str:

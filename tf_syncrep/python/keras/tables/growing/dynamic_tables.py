@@ -16,6 +16,7 @@ from tf_syncrep.python.embedding.layout import DynamicSlab
 from tf_syncrep.python.embedding.lookup import Feature, look_up_by_slab
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.builds import before_builds
+from tf_syncrep.python.keras.placement import each_on_another_server
 from tf_syncrep.python.keras.tables.growing.dynamic import Dynamic, RowInitializer
 from tf_syncrep.python.keras.tables.row_slots import RowSlot, row_slots
 from tf_syncrep.python.keras.tables.setting import being_set, check_numbers, keep
@@ -137,11 +138,11 @@ class DynamicTables(StackedTables):
         initializers: Mapping[str, RowInitializer],
     ) -> None:
         part_numbers = range(slab.num_parts)
-        # The strategy puts each variable on the next parameter server.
-        vectors = [
-            _variable(add_weight, slab, part_number, "", (slab.width,), slab.dtype)
-            for part_number in part_numbers
-        ]
+        with each_on_another_server():
+            vectors = [
+                _variable(add_weight, slab, part_number, "", (slab.width,), slab.dtype)
+                for part_number in part_numbers
+            ]
         extended = tf.distribute.get_strategy().extended
         parts = []
         for part_number in part_numbers:

@@ -123,7 +123,7 @@ step_bazel() {
 
 test_cc_under() {
   make build
-  TF_SYNCREP_SANITIZER="$1" .venv/bin/pytest -m slow --timeout=0 tests/cc
+  TF_SYNCREP_SANITIZER="$1" .venv/bin/pytest -m slow --timeout=0 tests/cc "${@:2}"
 }
 
 step_tsan() {
@@ -132,6 +132,11 @@ step_tsan() {
 
 step_asan() {
   test_cc_under address,undefined
+}
+
+step_fuzz() {
+  export TF_SYNCREP_FUZZ_SECS="${TF_SYNCREP_FUZZ_SECS:-600}"
+  test_cc_under address,undefined -k wire_fuzz
 }
 
 # Guides, README and examples run here, and the site is built.
@@ -220,6 +225,7 @@ declare -A TITLES=(
   [bazel]="Bazel: build, C++ tests, load the library"
   [tsan]="C++ tests under ThreadSanitizer"
   [asan]="C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer"
+  [fuzz]="bytes of anybody on a connection, for ten minutes, under the same"
   [cuda]="CUDA: compile, link, load without a GPU"
   [tutorials]="documentation with its tutorials"
 )

@@ -26,7 +26,9 @@ from harness.benchmark import (
     Measurement,
     Point,
     Verdict,
+    by_grpc,
     describe,
+    share_of_grpc,
     times_faster,
 )
 
@@ -47,11 +49,6 @@ SYNCHRONOUS = "SyncReplicas"
 def at_once(name: str) -> str:
     """The name of a contender that makes several steps in an execution."""
     return f"{name}, {AT_ONCE} steps at once"
-
-
-def by_grpc(name: str) -> str:
-    """The name of a contender whose tasks talk by gRPC alone."""
-    return f"{name}, by gRPC"
 
 
 _CLUSTER = {
@@ -196,15 +193,11 @@ def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
         found = [m for m in measurements if m.point["examples"] == examples]
         verdicts += times_faster(found, singly, ALONE, one_step)
         verdicts += times_faster(found, many, at_once(ALONE), several)
-    cpu = {(m.contender, str(m.point)): m.cpu or 0 for m in measurements}
+    small = [m for m in measurements if m.point["examples"] == _SMALL]
+    for name, most in _SHARES.items():
+        verdicts += share_of_grpc(small, name, most)
     for m in measurements:
         at = f"{m.contender} ({describe(m.point)})"
-        if m.contender in _SHARES and m.point["examples"] == _SMALL:
-            most = _SHARES[m.contender]
-            share = (m.cpu or 0) / cpu[by_grpc(m.contender), str(m.point)]
-            verdicts.append(
-                Verdict(f"at most {most} of gRPC's CPU for {at}", share, share <= most)
-            )
         if m.contender in _CALLS_AT_MOST:
             most, made = _CALLS_AT_MOST[m.contender], (m.sent or {})["calls"]
             verdicts.append(

@@ -28,7 +28,8 @@ from harness.benchmark import (
     Point,
     Verdict,
     at_most,
-    describe,
+    by_grpc,
+    share_of_grpc,
     times_faster,
 )
 
@@ -41,10 +42,10 @@ ASYNCHRONOUS = "asynchronous, AdamAsync"
 IN_STEP = "asynchronous, AdamAsync, in step"
 _NAMES = {
     "ours": OURS,
-    "ours_by_grpc": f"{OURS}, by gRPC",
+    "ours_by_grpc": by_grpc(OURS),
     "stock": STOCK,
     "asynchronous": ASYNCHRONOUS,
-    "asynchronous_by_grpc": f"{ASYNCHRONOUS}, by gRPC",
+    "asynchronous_by_grpc": by_grpc(ASYNCHRONOUS),
     "in_step": IN_STEP,
 }
 _SYNC = {"quorum": WORKERS, "total": WORKERS}
@@ -161,8 +162,8 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
             counts={
                 "gradients": WORKERS,
                 "updates": 1 if (CONTENDERS | _BY_GRPC)[name]["sync"] else WORKERS,
-                "CPU s": turn.cpu_secs,
             },
+            cpu=turn.cpu_secs,
         )
         for name, turn in turns.items()
     ]
@@ -176,27 +177,9 @@ def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
         *times_faster(dense, OURS, STOCK, 1.3),
         *times_faster(embedding, OURS, STOCK, 10),
         *at_most(measurements, OURS, ASYNCHRONOUS, 1 / 0.9),
-        *_shares_of_grpc(dense),
+        *share_of_grpc(dense, OURS, _MOST_OF_GRPC),
+        *share_of_grpc(dense, ASYNCHRONOUS, _MOST_OF_GRPC),
     ]
-
-
-def _shares_of_grpc(measurements: Sequence[Measurement]) -> list[Verdict]:
-    """One verdict for each contender: the CPU time it takes, against gRPC's."""
-    cpu = {(m.contender, str(m.point)): (m.counts or {})["CPU s"] for m in measurements}
-    verdicts = []
-    for m in measurements:
-        by_grpc = f"{m.contender}, by gRPC", str(m.point)
-        if by_grpc in cpu:
-            share = cpu[m.contender, str(m.point)] / cpu[by_grpc]
-            at = f"{m.contender} ({describe(m.point)})"
-            verdicts.append(
-                Verdict(
-                    f"at most {_MOST_OF_GRPC} of gRPC's CPU for {at}",
-                    share,
-                    share <= _MOST_OF_GRPC,
-                )
-            )
-    return verdicts
 
 
 BENCHMARK = Benchmark(

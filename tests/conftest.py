@@ -23,7 +23,7 @@ _EXPECTED_SKIPS = re.compile(
     "|has no dense form|has no slots|a number of ftrl|its values have three dimensions"
     "|its optimizers do not lead to what they train|partitioned layers are trained by"
     "|torch is not installed|import '(torch|fbgemm_gpu)|tensorboard|as under nohup"
-    "|have no GPU kernels|there is no NVIDIA GPU here|nvcc is not on PATH"
+    "|have no GPU kernels|has no IPv6|there is no NVIDIA GPU here|nvcc is not on PATH"
 )
 
 # Whether tests run after `tf.compat.v1.disable_v2_behavior`, as v1 scripts do.

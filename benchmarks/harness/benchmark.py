@@ -33,7 +33,8 @@ class Measurement:
     `bytes_moved`: the bytes an update has to read and write, however it is done.
     `copy_bandwidth`: bytes per second, read and written, of a copy of memory in the
     same rounds. `counts`: how often or how much something happens in the time of a
-    sample, by its name; None if that is one update. `hops`: messages between tasks that
+    sample, by its name; None if that is one update. `cpu`: seconds of all threads and
+    tasks in that time. `hops`: messages between tasks that
     wait for one another, as `hops.count` counts them: of a worker's step, and of the
     coordinator's update if it makes one. `sent`: how much tasks send each other for a
     gradient, by the unit: "messages", "KiB", "calls".
@@ -142,6 +143,23 @@ def at_most(
         )
         for mine, theirs in _pairs(measurements, ours, other)
     ]
+
+
+def by_grpc(name: str) -> str:
+    """The name of a contender whose tasks talk by gRPC alone."""
+    return f"{name}, by gRPC"
+
+
+def share_of_grpc(
+    measurements: Sequence[Measurement], name: str, most: float
+) -> list[Verdict]:
+    """One verdict for each point: the CPU time of a contender, against that by gRPC."""
+    verdicts = []
+    for mine, theirs in _pairs(measurements, name, by_grpc(name)):
+        share = (mine.cpu or 0) / (theirs.cpu or 0)
+        claim = f"at most {most} of gRPC's CPU for {name}{_at(mine.point)}"
+        verdicts.append(Verdict(claim, share, share <= most))
+    return verdicts
 
 
 def _pairs(measurements, ours, other):

@@ -4,10 +4,13 @@
 #ifndef TESTS_CC_FUZZ_INPUT_H_
 #define TESTS_CC_FUZZ_INPUT_H_
 
+#include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <random>
+#include <string>
 
 #include "gtest/gtest.h"
 
@@ -54,11 +57,17 @@ class FuzzInput {
   int64_t size_;
 };
 
-// Calls `run` with the input of each of 1,000 seeds, until something does not
-// hold for one.
+// Calls `run` with the input of each of 1,000 seeds, and of further ones for as
+// many seconds as TF_SYNCREP_FUZZ_SECS says, until something does not hold for
+// one.
 template <typename Run>
 void RunSeeds(const Run& run) {
-  for (uint32_t seed = 0; seed < 1000; ++seed) {
+  using Clock = std::chrono::steady_clock;
+  const char* const secs = std::getenv("TF_SYNCREP_FUZZ_SECS");
+  const auto until = Clock::now() + std::chrono::seconds(
+                                        secs == nullptr ? 0 : std::atoi(secs));
+  uint32_t seed = 0;
+  for (; seed < 1000 || Clock::now() < until; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     FuzzInput input(seed, /*size=*/4096);
     run(&input);
@@ -66,6 +75,7 @@ void RunSeeds(const Run& run) {
       return;
     }
   }
+  testing::Test::RecordProperty("seeds", std::to_string(seed));
 }
 
 }  // namespace tf_syncrep

@@ -2,7 +2,8 @@
 
 They need CMake, a C++ compiler and GoogleTest, and no TensorFlow. Where one of these
 is missing they are skipped, and the reason names what to install.
-TF_SYNCREP_SANITIZER=thread (or address,undefined) builds them with sanitizers.
+TF_SYNCREP_SANITIZER=thread (or address,undefined) builds them with sanitizers, and
+those that draw calls go on drawing for TF_SYNCREP_FUZZ_SECS.
 """
 
 import os

@@ -12,6 +12,7 @@ import dataclasses
 import os
 import re
 import signal
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -21,12 +22,14 @@ import process_threads
 import programs
 import waiting
 
-from tf_syncrep.python.distribute import local_cluster, script
+from tf_syncrep.python.distribute import local_cluster, ports, script
 from tf_syncrep.python.distribute.cluster import TaskConfig
 from tf_syncrep.python.distribute.readiness import grpc_answers
 from tf_syncrep.python.distribute.task_process import TaskProcess
 
 DEADLINE_SECS = output_lines.DEADLINE_SECS
+# Some hundred steps, and less than any lease.
+STOPPED_SECS = 1.0
 
 
 class Cluster:
@@ -35,7 +38,7 @@ class Cluster:
     Tasks are named as the launcher names them: "chief", "worker-0", "ps-1". Tasks of
     the jobs in `serving` serve from the beginning; the test starts the others. `env` is
     added to the environment of all. Tasks may be in networks of their own, in
-    `namespaces`.
+    `namespaces`; `host` is this machine for all others.
     """
 
     def __init__(
@@ -46,11 +49,12 @@ class Cluster:
         env: Mapping[str, str] | None = None,
         serving: Collection[str] = ("worker", "ps"),
         namespaces: Mapping[str, network_namespaces.Namespace] | None = None,
+        host: str = ports.LOOPBACK,
     ):
         """Reserves the ports; the servers start when the context is entered."""
         self._ports = local_cluster.LocalCluster(num_workers, num_ps, chief)
         self._namespaces = namespaces or {}
-        tasks = _in_namespaces(self._ports.tasks, self._namespaces)
+        tasks = _with_hosts(self._ports.tasks, self._namespaces, host)
         self._tasks = {task.name: task for task in tasks}
         self._env = os.environ | (env or {})
         self._serving = serving
@@ -179,6 +183,12 @@ class Cluster:
         """Lets a suspended task go on."""
         self._processes[name].send_signal(signal.SIGCONT)
 
+    def stop_for_a_while(self, name: str) -> None:
+        """Stops a task, and lets it go on when others have noticed."""
+        self.suspend(name)
+        time.sleep(STOPPED_SECS)
+        self.resume(name)
+
     def restart(self, name: str) -> None:
         """Starts a dead server at its old address and waits until it answers."""
         self.start(name)
@@ -197,16 +207,17 @@ def call(
         return programs.call(function, *args, env=cluster.environment())
 
 
-def _in_namespaces(
+def _with_hosts(
     tasks: Sequence[TaskConfig],
     namespaces: Mapping[str, network_namespaces.Namespace],
+    host: str,
 ) -> list[TaskConfig]:
     """Gives tasks the addresses at which they reach each other."""
-    if not namespaces:
-        return list(tasks)
-    (namespace,) = namespaces.values()
+    for namespace in namespaces.values():  # of one at most
+        host = namespace.outside
     cluster: dict[str, list[str]] = {}
     for task in tasks:
-        host = namespace.inside if task.name in namespaces else namespace.outside
-        cluster.setdefault(task.task_type, []).append(f"{host}:{task.port}")
+        within = namespaces.get(task.name)
+        at = within.inside if within else host
+        cluster.setdefault(task.task_type, []).append(f"{at}:{task.port}")
     return [dataclasses.replace(task, cluster=cluster) for task in tasks]

@@ -268,6 +268,34 @@ TEST_F(ConnectionTest, AnEndThatDoesNotReadKeepsOnlyWhatItAskedFor) {
   EXPECT_EQ(big.use_count(), 1);
 }
 
+TEST_F(ConnectionTest, AnEndThatDoesNotReadKeepsNoRequestForWhichNobodyWaits) {
+  Connect(/*seed=*/0, /*capacity=*/5000);
+  auto big = std::make_shared<const std::string>(100000, 'x');
+  const auto ask = [&] {
+    return dialler->Ask(3, "", {big->data(), big->size(), big}, Text,
+                        [this](const Answer& answer) {
+                          ended.push_back({answer.how, 0, "", ""});
+                        });
+  };
+  const uint64_t half_sent = ask();
+  const uint64_t unsent = ask();
+  EXPECT_EQ(big.use_count(), 3);
+  dialler->Cancel(unsent);
+  dialler->Cancel(half_sent);
+  EXPECT_EQ(big.use_count(), 2);
+  EXPECT_EQ(ended.size(), 2);
+  // The other end hears of the one that is under way, and the next one is
+  // whole.
+  ask();
+  Move();
+  ASSERT_EQ(accepter_end.requests.size(), 2);
+  EXPECT_EQ(accepter_end.requests[1].body, *big);
+  bool is_cancelled = false;
+  accepter->SetCancel(accepter_end.requests[0].id,
+                      [&] { is_cancelled = true; });
+  EXPECT_TRUE(is_cancelled);
+}
+
 TEST_F(ConnectionTest, NothingIsAskedBeforeAHello) {
   auto [a, b] = MemoryStream::Pair();
   accepter = std::make_shared<Connection>(std::move(b), &accepter_end, false);

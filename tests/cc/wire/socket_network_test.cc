@@ -4,13 +4,17 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <future>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -68,7 +72,7 @@ class Listener {
         family == AF_INET6
             ? bind(socket_, reinterpret_cast<sockaddr*>(&six), sizeof six)
             : bind(socket_, reinterpret_cast<sockaddr*>(&four), sizeof four);
-    is_there = failed == 0 && listen(socket_, 16) == 0;
+    is_there = failed == 0 && listen(socket_, /*backlog=*/256) == 0;
   }
   ~Listener() { close(socket_); }
   Listener(const Listener&) = delete;
@@ -220,6 +224,75 @@ TEST_P(SocketNetworkTest, CancelSoonEndsARequestThatNobodyAnswers) {
 
 INSTANTIATE_TEST_SUITE_P(Families, SocketNetworkTest,
                          testing::Values(AF_INET, AF_INET6));
+
+TEST(SocketStream, ASilentHostIsGoneAfterTenMinutes) {
+  const int made = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const SocketStream stream(made);
+  const auto option = [made](int level, int name) {
+    int value = -1;
+    socklen_t size = sizeof value;
+    getsockopt(made, level, name, &value, &size);
+    return value;
+  };
+  EXPECT_EQ(option(IPPROTO_TCP, TCP_USER_TIMEOUT), 600'000);
+  EXPECT_EQ(option(SOL_SOCKET, SO_KEEPALIVE), 1);
+  EXPECT_EQ(option(IPPROTO_TCP, TCP_KEEPIDLE), 60);
+  EXPECT_EQ(option(IPPROTO_TCP, TCP_KEEPINTVL), 10);
+  EXPECT_EQ(option(IPPROTO_TCP, TCP_NODELAY), 1);
+}
+
+// Of this process: the pages that it has in memory, and its descriptors.
+int64_t ResidentKib() {
+  int64_t size = 0;
+  int64_t resident = 0;
+  std::ifstream("/proc/self/statm") >> size >> resident;
+  return resident * sysconf(_SC_PAGESIZE) / 1024;
+}
+int64_t Descriptors() {
+  const std::filesystem::directory_iterator open("/proc/self/fd");
+  return std::distance(begin(open), end(open));
+}
+
+TEST(SocketNetwork, TwoHundredTasksTalkToOneByADescriptorForEach) {
+  constexpr int kPeers = 200;
+  rlimit files{};
+  getrlimit(RLIMIT_NOFILE, &files);
+  files.rlim_cur = files.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &files);
+  Listener listener(AF_INET);
+  Task server("server");
+  std::vector<std::unique_ptr<Task>> peers;
+  for (int i = 0; i < kPeers; ++i) {
+    peers.push_back(std::make_unique<Task>("peer" + std::to_string(i)));
+    peers.back()->hub->SetAddress("server", listener.Address());
+  }
+  const int64_t descriptors = Descriptors();
+  const int64_t kib = ResidentKib();
+  std::thread accepting([&] {
+    for (int i = 0; i < kPeers; ++i) {
+      server.hub->Accept(std::make_unique<SocketStream>(listener.Accept()));
+    }
+  });
+  for (const auto& peer : peers) {
+    peer->hub->Find("server");  // all at once
+  }
+  for (const auto& peer : peers) {
+    const auto connection = peer->Await("server");
+    ASSERT_NE(connection, nullptr);
+    EXPECT_EQ(Ask(connection, 1, "bytes"), "bytes");
+  }
+  accepting.join();
+  for (int i = 0; i < kPeers; ++i) {
+    const auto back = server.hub->Find("peer" + std::to_string(i));
+    ASSERT_NE(back, nullptr);
+    EXPECT_EQ(Ask(back, 1, "more bytes"), "more bytes");
+  }
+  // Both ends are here.
+  EXPECT_EQ(Descriptors() - descriptors, 2 * kPeers);
+  const int64_t of_each = (ResidentKib() - kib) / (2 * kPeers);
+  RecordProperty("KiB of an end", std::to_string(of_each));
+  EXPECT_LT(of_each, 200);
+}
 
 TEST(SocketNetwork, ADialThatFailsSaysWhy) {
   static SocketNetwork* const network = SocketNetwork::Make();

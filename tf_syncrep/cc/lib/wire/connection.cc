@@ -25,7 +25,7 @@ Connection::Connection(std::unique_ptr<Stream> stream, Owner* owner,
       reader_(/*expects_preface=*/!dialled) {
   if (dialled) {
     MutexLock lock(write_mu_);
-    queue_.push_back({std::string(kPreface), {}});  // goes with the hello
+    queue_.push_back({0, std::string(kPreface), {}});  // goes with the hello
   }
 }
 
@@ -59,7 +59,9 @@ void Connection::Cancel(uint64_t id) {
   if (waiting.done == nullptr) {
     return;
   }
-  Send({Kind::kCancel, 0, 0, id}, {}, {});
+  if (!Unsend(id)) {
+    Send({Kind::kCancel, 0, 0, id}, {}, {});
+  }
   waiting.done({Answer::How::kCancelled, 0, "", nullptr});
 }
 
@@ -223,12 +225,27 @@ Connection::Waiting Connection::Take(uint64_t id) {
   return waiting;
 }
 
+bool Connection::Unsend(uint64_t id) {
+  OutFrame frame;  // Its body is given back without a lock.
+  MutexLock lock(write_mu_);
+  const auto found = std::find_if(
+      queue_.begin(), queue_.end(),
+      [id](const OutFrame& one) { return one.request == id && one.sent == 0; });
+  if (found == queue_.end()) {
+    return false;
+  }
+  frame = std::move(*found);
+  queue_.erase(found);
+  return true;
+}
+
 bool Connection::Send(const Head& head, std::string_view meta, OutBody body) {
   Head whole = head;
   meta = meta.substr(0, kMaxMeta);
   whole.meta_size = static_cast<uint32_t>(meta.size());
   whole.body_size = body.size;
   OutFrame frame;
+  frame.request = head.kind == Kind::kRequest ? head.id : 0;
   frame.front.resize(kHeadSize + meta.size());
   WriteHead(whole, frame.front.data());
   meta.copy(frame.front.data() + kHeadSize, meta.size());

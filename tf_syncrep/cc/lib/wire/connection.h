@@ -93,8 +93,8 @@ class Connection : public std::enable_shared_from_this<Connection>,
   uint64_t Ask(uint8_t method, std::string_view meta, OutBody body,
                MakeAnswerBody make_body, Done done);
 
-  // Ends a request as cancelled, and tells the other task, which may not have
-  // begun, or may have answered.
+  // Ends a request as cancelled. If it is under way the other task is told,
+  // which may not have begun, or may have answered; else it is not sent.
   void Cancel(uint64_t id);
 
   // Answers a request.
@@ -125,6 +125,7 @@ class Connection : public std::enable_shared_from_this<Connection>,
 
  private:
   struct OutFrame {
+    uint64_t request;   // its id, if it is one
     std::string front;  // head and meta
     OutBody body;
     size_t sent = 0;
@@ -145,6 +146,9 @@ class Connection : public std::enable_shared_from_this<Connection>,
                std::unique_ptr<Body> body) override;
   void CancelServed(uint64_t id);
 
+  // Takes a request back of which nothing was written. Returns false if it is
+  // not there.
+  bool Unsend(uint64_t id);
   // Returns false if the connection is lost.
   bool Send(const Head& head, std::string_view meta, OutBody body);
   // Writes what the stream takes. Returns false if it is over.

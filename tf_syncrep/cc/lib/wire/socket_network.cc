@@ -28,11 +28,11 @@ namespace {
 
 // A host that is silent for so long is gone. It is longer than what a process
 // may be stopped for, to be moved to another machine, say: its kernel answers
-// still, but takes no more bytes when its buffers are full.
+// still, but takes no more bytes when its buffers are full. Where nothing is
+// under way, probes ask for an answer, and have the same time.
 constexpr int kSilenceSecs = 600;
 constexpr int kSecsBeforeProbes = 60;
 constexpr int kSecsBetweenProbes = 10;
-constexpr int kProbes = 6;
 
 using Dialled = Hub::Network::Dialled;
 
@@ -120,7 +120,6 @@ SocketStream::SocketStream(int socket) : socket_(socket) {
   Set(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
   Set(socket, IPPROTO_TCP, TCP_KEEPIDLE, kSecsBeforeProbes);
   Set(socket, IPPROTO_TCP, TCP_KEEPINTVL, kSecsBetweenProbes);
-  Set(socket, IPPROTO_TCP, TCP_KEEPCNT, kProbes);
 }
 
 SocketStream::~SocketStream() { close(socket_); }

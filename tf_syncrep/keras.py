@@ -5,6 +5,7 @@
 """
 
 from tf_syncrep.python.keras.checkpoint.checkpoint import Checkpoint
+from tf_syncrep.python.keras.checkpoint.warm_start import warm_start
 from tf_syncrep.python.keras.cluster import prepare_strategies
 from tf_syncrep.python.keras.compat import isolate_workers
 from tf_syncrep.python.keras.compat.private_names import warn_of_untried_keras
@@ -81,6 +82,7 @@ __all__ = [
     "predict",
     "string_keys",
     "uninstall_fit",
+    "warm_start",
 ]
 
 prepare_strategies()

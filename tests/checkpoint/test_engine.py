@@ -204,7 +204,7 @@ def test_chains_are_restored(written):
     for manifest in reversed(manifests):
         found, values = restored(path)
         assert found == manifest
-        assert found.state == {"at": manifest.number}
+        assert found.state["at"] == manifest.number
         assert_equal(values, states[manifest.number])
         Directory(str(path)).delete_files(manifest.number)
     assert engine(path).restore(State().contents) is None

@@ -773,3 +773,23 @@ def test_closing_a_session_ends_the_writing_before_its_variables_go(tmp_path):
         until(lambda: session.run(progress).bytes)
         session.close()
         assert isinstance(writing.exception(60), tf.errors.CancelledError)
+
+
+@pytest.mark.parametrize(
+    ("stored_rows", "message"),
+    [
+        ([7, 7, 7], r"stored_rows must be a vector of none, or .* 2 pieces.* \[3\]"),
+        ([7, 0], r"stored_rows\[1\] must be positive, but is 0"),
+        ([9, 9], r"table is float\[4,2,3\] in the checkpoint.* table of 9 rows"),
+    ],
+)
+def test_stored_rows_must_be_those_of_the_pieces(stored_rows, message, tmp_path):
+    table = _Table(_values(7), 2)
+    table.write(tmp_path / "saved")
+    before = table.read()
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        checkpoint_ops.checkpoint_restore(
+            [str(tmp_path / "saved")],
+            *(table.groups, table.pieces, table.names, [], [], stored_rows),
+        )
+    np.testing.assert_array_equal(table.read(), before)

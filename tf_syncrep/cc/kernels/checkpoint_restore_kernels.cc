@@ -10,6 +10,7 @@
 #include <numeric>
 #include <string>
 #include <system_error>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "tensorflow/core/framework/numeric_types.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_slice.h"
@@ -24,6 +26,7 @@
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
 #include "tf_syncrep/cc/kernels/checkpoint_inputs.h"
+#include "tf_syncrep/cc/lib/read_once.h"
 #include "tf_syncrep/cc/tf/out_of_memory.h"
 #include "tf_syncrep/cc/tf/scalars.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
@@ -113,13 +116,64 @@ void DropChunksOfOthers(const TablePiece& piece, int64_t stored_shards,
                 chunks->end());
 }
 
+// Writes elements of one dtype as those of another one.
+using Convert = void(const char* from, int64_t num, char* to);
+
+template <typename From, typename To>
+void ConvertAll(const char* from, int64_t num, char* to) {
+  using Wide = std::conditional_t<std::is_same_v<From, double>, double, float>;
+  for (int64_t i = 0; i < num; ++i) {
+    const auto wide = static_cast<Wide>(reinterpret_cast<const From*>(from)[i]);
+    const auto value = static_cast<To>(wide);
+    std::memcpy(to + i * sizeof(To), &value, sizeof(To));
+  }
+}
+
+template <typename From>
+Convert* ConverterFrom(DataType to) {
+  switch (to) {
+    case tensorflow::DT_HALF:
+      return &ConvertAll<From, Eigen::half>;
+    case tensorflow::DT_BFLOAT16:
+      return &ConvertAll<From, Eigen::bfloat16>;
+    case tensorflow::DT_FLOAT:
+      return &ConvertAll<From, float>;
+    case tensorflow::DT_DOUBLE:
+      return &ConvertAll<From, double>;
+    default:
+      return nullptr;
+  }
+}
+
+// Returns what converts one floating dtype to another; null if one is none.
+Convert* Converter(DataType from, DataType to) {
+  switch (from) {
+    case tensorflow::DT_HALF:
+      return ConverterFrom<Eigen::half>(to);
+    case tensorflow::DT_BFLOAT16:
+      return ConverterFrom<Eigen::bfloat16>(to);
+    case tensorflow::DT_FLOAT:
+      return ConverterFrom<float>(to);
+    case tensorflow::DT_DOUBLE:
+      return ConverterFrom<double>(to);
+    default:
+      return nullptr;
+  }
+}
+
 // One array of a table: a variable, and the rows of a piece in it.
 class PieceArray {
  public:
+  // `stored_rows`: how many rows the table has in the checkpoint, if it may
+  // have others than the model's, and its values are converted; otherwise -1.
   // `group_rows`: of the group's first array, which the pieces cover.
-  PieceArray(const TablePiece& piece, int64_t group_rows,
+  PieceArray(const TablePiece& piece, int64_t stored_rows, int64_t group_rows,
              HeldVariable* variable, std::string name)
-      : piece_(piece), variable_(variable), name_(std::move(name)) {
+      : piece_(piece),
+        stored_vocabulary_(stored_rows < 0 ? piece.vocabulary : stored_rows),
+        converts_(stored_rows >= 0),
+        variable_(variable),
+        name_(std::move(name)) {
     const tensorflow::tf_shared_lock lock(*variable->mu());
     const Tensor& tensor = *variable->tensor();
     has_rows_ = tensor.IsInitialized() && tensor.dims() > 0 &&
@@ -131,10 +185,14 @@ class PieceArray {
       // Where there are no rows, a row may have any size.
       has_rows_ = row_shape_.RemoveDimWithStatus(0).ok() && has_rows_;
     }
-    row_bytes_ = row_shape_.num_elements() * tensorflow::DataTypeSize(dtype_);
+    row_elements_ = row_shape_.num_elements();
+    row_bytes_ = row_elements_ * tensorflow::DataTypeSize(dtype_);
+    stored_dtype_ = dtype_;
+    stored_row_bytes_ = row_bytes_;
   }
 
-  const std::string& name() const { return name_; }
+  // Without a name the array stays as it is.
+  bool is_read() const { return !name_.empty(); }
 
   // Checks the array in a full checkpoint, and finds out how the table is split
   // there.
@@ -145,23 +203,31 @@ class PieceArray {
           "rows. Received: ",
           name_, " of shape ", shape_.DebugString()));
     }
-    DataType dtype;
+    if (!is_read()) {
+      return absl::OkStatus();
+    }
     TensorShape stored;
-    TF_RETURN_IF_ERROR(reader.LookupDtypeAndShape(name_, &dtype, &stored));
+    TF_RETURN_IF_ERROR(
+        reader.LookupDtypeAndShape(name_, &stored_dtype_, &stored));
     const int more_dims = stored.dims() - row_shape_.dims();
     stored_shards_ = more_dims == 2 ? stored.dim_size(1) : 1;
     TablePiece as_stored = piece_;
     as_stored.stride = std::max<int64_t>(1, stored_shards_);
+    as_stored.vocabulary = stored_vocabulary_;
     TensorShape expected;
     TF_RETURN_IF_ERROR(as_stored.StoredShape(row_shape_, &expected));
-    if (dtype != dtype_ || !tensorflow::DataTypeCanUseMemcpy(dtype) ||
-        stored != expected) {
+    const bool is_like_own = stored_dtype_ == dtype_ &&
+                             tensorflow::DataTypeCanUseMemcpy(stored_dtype_);
+    convert_ =
+        converts_ && !is_like_own ? Converter(stored_dtype_, dtype_) : nullptr;
+    if (!(is_like_own || convert_ != nullptr) || stored != expected) {
       return absl::InvalidArgumentError(absl::StrCat(
-          name_, " is ", DataTypeString(dtype), stored.DebugString(),
+          name_, " is ", DataTypeString(stored_dtype_), stored.DebugString(),
           " in the checkpoint, where the model has a table of ",
-          piece_.vocabulary, " rows of ", DataTypeString(dtype_),
+          stored_vocabulary_, " rows of ", DataTypeString(dtype_),
           row_shape_.DebugString()));
     }
+    stored_row_bytes_ = row_elements_ * tensorflow::DataTypeSize(stored_dtype_);
     return absl::OkStatus();
   }
 
@@ -172,7 +238,7 @@ class PieceArray {
       slices.emplace_back(row_shape_.dims() + (stored_shards_ > 1 ? 2 : 1));
     }
     const int64_t stored_rows =
-        (piece_.vocabulary + stored_shards_ - 1) / stored_shards_;
+        (stored_vocabulary_ + stored_shards_ - 1) / stored_shards_;
     for (const TensorSlice& slice : slices) {
       const Part part = {
           slice.IsFullAt(0) ? 0 : slice.start(0),
@@ -189,7 +255,7 @@ class PieceArray {
       }
       TF_RETURN_IF_ERROR(shape.InsertDimWithStatus(0, part.num_rows));
       Tensor values;
-      TF_RETURN_IF_ERROR(NewTensor(name_, dtype_, shape, &values));
+      TF_RETURN_IF_ERROR(NewTensor(name_, stored_dtype_, shape, &values));
       TF_RETURN_IF_ERROR(reader.LookupSlice(name_, slice, &values));
       TF_RETURN_IF_ERROR(Copy(part, values));
       *bytes += static_cast<int64_t>(values.TotalBytes());
@@ -204,22 +270,22 @@ class PieceArray {
                          const std::vector<int64_t>& to, int64_t* bytes) {
     const std::string key = absl::StrCat(name_, kChanged, chunk, "/rows");
     Tensor rows;
-    TF_RETURN_IF_ERROR(Lookup(reader, key, dtype_, &rows));
+    TF_RETURN_IF_ERROR(Lookup(reader, key, stored_dtype_, &rows));
     const auto size = static_cast<int64_t>(rows.TotalBytes());
-    if (size != num_rows * row_bytes_) {
+    if (size != num_rows * stored_row_bytes_) {
       return absl::DataLossError(
           absl::StrCat(key, " must have ", num_rows,
                        " rows, as many as numbers of rows, but has ", size,
-                       " bytes of rows of ", row_bytes_));
+                       " bytes of rows of ", stored_row_bytes_));
     }
     *bytes += size;
     const std::lock_guard<VariableMutex> lock(*variable_->mu());
     char* data = nullptr;
     TF_RETURN_IF_ERROR(Writable(&data));
     for (size_t i = 0; i < from.size(); ++i) {
-      std::memcpy(data + to[i] * row_bytes_,
-                  static_cast<const char*>(rows.data()) + from[i] * row_bytes_,
-                  row_bytes_);
+      CopyRows(
+          static_cast<const char*>(rows.data()) + from[i] * stored_row_bytes_,
+          1, data + to[i] * row_bytes_);
     }
     return absl::OkStatus();
   }
@@ -285,35 +351,51 @@ class PieceArray {
       // Rows of the piece are next to each other in the stored shard, too.
       const int64_t first = piece_.stride == 1 ? piece_.first : 0;
       const int64_t begin = std::max(part.begin - first, int64_t{0});
-      const int64_t end =
-          std::min(part.begin + part.num_rows - first, piece_.num_rows);
+      // Behind the last row of the table there may be padding.
+      const int64_t end = std::min(
+          {part.begin + part.num_rows - first, piece_.num_rows,
+           (stored_vocabulary_ - 1 - piece_.first) / piece_.stride + 1});
       if (begin < end) {
-        std::memcpy(data + (piece_.begin + begin) * row_bytes_,
-                    from + (begin + first - part.begin) * row_bytes_,
-                    (end - begin) * row_bytes_);
+        CopyRows(from + (begin + first - part.begin) * stored_row_bytes_,
+                 end - begin, data + (piece_.begin + begin) * row_bytes_);
       }
       return absl::OkStatus();
     }
     for (int64_t i = 0; i < part.num_rows; ++i) {
-      for (int64_t s = 0; s < part.num_shards; ++s, from += row_bytes_) {
-        const int64_t row = piece_.RowOf((part.begin + i) * stored_shards_ +
-                                         part.first_shard + s);
+      for (int64_t s = 0; s < part.num_shards; ++s, from += stored_row_bytes_) {
+        const int64_t id =
+            (part.begin + i) * stored_shards_ + part.first_shard + s;
+        const int64_t row = id < stored_vocabulary_ ? piece_.RowOf(id) : -1;
         if (row >= 0) {
-          std::memcpy(data + row * row_bytes_, from, row_bytes_);
+          CopyRows(from, 1, data + row * row_bytes_);
         }
       }
     }
     return absl::OkStatus();
   }
 
+  void CopyRows(const char* from, int64_t num, char* to) const {
+    if (convert_ != nullptr) {
+      convert_(from, num * row_elements_, to);
+    } else {
+      std::memcpy(to, from, num * row_bytes_);
+    }
+  }
+
   const TablePiece& piece_;
+  const int64_t stored_vocabulary_;
+  const bool converts_;
   HeldVariable* const variable_;
   const std::string name_;
   bool has_rows_;
   DataType dtype_;
   TensorShape shape_;
   TensorShape row_shape_;
+  int64_t row_elements_;
   int64_t row_bytes_;
+  DataType stored_dtype_;
+  int64_t stored_row_bytes_;
+  Convert* convert_ = nullptr;
   int64_t stored_shards_ = 1;
 };
 
@@ -330,9 +412,29 @@ class RestoreOp final : public OpKernel {
                 absl::InvalidArgumentError(absl::StrCat(
                     "prefixes must be a vector of at least one, but has shape ",
                     prefixes->shape().DebugString())));
+    const Tensor* stored_rows;
+    OP_REQUIRES_OK(ctx, ctx->input("stored_rows", &stored_rows));
+    const auto num_pieces = static_cast<int64_t>(inputs.pieces.size());
+    OP_REQUIRES(
+        ctx,
+        stored_rows->dims() == 1 && (stored_rows->NumElements() == 0 ||
+                                     stored_rows->NumElements() == num_pieces),
+        absl::InvalidArgumentError(absl::StrCat(
+            "stored_rows must be a vector of none, or of one for each "
+            "of the ",
+            num_pieces, " pieces, but has shape ",
+            stored_rows->shape().DebugString())));
+    std::vector<int64_t> stored(num_pieces, -1);
+    for (int64_t i = 0; i < stored_rows->NumElements(); ++i) {
+      stored[i] = ReadOnce(Data<const int64_t>(*stored_rows) + i);
+      OP_REQUIRES(
+          ctx, stored[i] > 0,
+          absl::InvalidArgumentError(absl::StrCat(
+              "stored_rows[", i, "] must be positive, but is ", stored[i])));
+    }
     int64_t bytes = 0;
     try {
-      OP_REQUIRES_OK(ctx, Restore(inputs, *prefixes, &bytes));
+      OP_REQUIRES_OK(ctx, Restore(inputs, *prefixes, stored, &bytes));
       // thrown by TensorFlow's reader for its buffers
     } catch (const std::bad_alloc&) {
       ctx->CtxFailure(absl::ResourceExhaustedError(
@@ -344,6 +446,7 @@ class RestoreOp final : public OpKernel {
 
  private:
   static absl::Status Restore(CheckpointInputs& inputs, const Tensor& prefixes,
+                              const std::vector<int64_t>& stored_rows,
                               int64_t* bytes) {
     std::vector<int64_t> group_rows;
     for (std::vector<HeldVariable>& group : inputs.groups) {
@@ -359,11 +462,13 @@ class RestoreOp final : public OpKernel {
       TF_RETURN_IF_ERROR(readers.back()->status());
     }
     std::vector<std::vector<PieceArray>> arrays;
-    for (const TablePiece& piece : inputs.pieces) {
+    for (size_t p = 0; p < inputs.pieces.size(); ++p) {
+      const TablePiece& piece = inputs.pieces[p];
       arrays.emplace_back();
       for (size_t k = 0; k < piece.names.size(); ++k) {
         HeldVariable& variable = inputs.groups[piece.group][k];
-        arrays.back().emplace_back(piece, group_rows[piece.group], &variable,
+        arrays.back().emplace_back(piece, stored_rows[p],
+                                   group_rows[piece.group], &variable,
                                    piece.names[k]);
       }
     }
@@ -377,8 +482,13 @@ class RestoreOp final : public OpKernel {
       TF_RETURN_IF_ERROR(CheckWhole(*readers.back(), name, variable.get()));
     }
     for (size_t p = 0; p < arrays.size(); ++p) {
+      if (!arrays[p][0].is_read()) {
+        continue;
+      }
       for (PieceArray& array : arrays[p]) {
-        TF_RETURN_IF_ERROR(array.ReadFull(*readers.front(), bytes));
+        if (array.is_read()) {
+          TF_RETURN_IF_ERROR(array.ReadFull(*readers.front(), bytes));
+        }
       }
       for (size_t i = 1; i < readers.size(); ++i) {
         TF_RETURN_IF_ERROR(
@@ -414,8 +524,10 @@ class RestoreOp final : public OpKernel {
         }
       }
       for (size_t k = 0; !from.empty() && k < arrays.size(); ++k) {
-        TF_RETURN_IF_ERROR(arrays[k].ReadChunk(
-            reader, chunk.name, ids.NumElements(), from, to, bytes));
+        if (arrays[k].is_read()) {
+          TF_RETURN_IF_ERROR(arrays[k].ReadChunk(
+              reader, chunk.name, ids.NumElements(), from, to, bytes));
+        }
       }
     }
     return absl::OkStatus();

@@ -205,6 +205,7 @@ Does the same as CheckpointKeep, whose inputs it has, with a reference variable.
 REGISTER_OP("Syncrep>CheckpointRestore")
     .Input("prefixes: string")
     .Input("variables: num_variables * resource") TF_SYNCREP_TABLES()
+    .Input("stored_rows: int64")
     .Output("bytes: int64")
     .Attr("num_variables: int >= 0")
     .SetIsStateful()
@@ -221,6 +222,10 @@ The other inputs are those of CheckpointBegin; `wholes` are read from the last f
 
 prefixes: The prefixes of the files: of a full checkpoint, then of those that hold the
   later changes, in order.
+stored_rows: Empty if all is in the checkpoint as it is here. Otherwise, for each piece,
+  how many rows its table has there. Those that both have are read, from one floating
+  dtype into another, too. An array whose name is empty stays as it is, and so does a
+  piece whose first name is empty.
 bytes: How many bytes were read.
 )doc");
 
@@ -228,6 +233,7 @@ REGISTER_OP("Syncrep>RefCheckpointRestore")
     .Input("prefixes: string")
     .Input("variables: num_variables * resource")
     .Input("references: Ref(reference_dtypes)") TF_SYNCREP_TABLES()
+    .Input("stored_rows: int64")
     .Output("bytes: int64")
     .Attr("num_variables: int >= 0")
     .Attr("reference_dtypes: list(type) >= 0")

@@ -26,7 +26,8 @@ class Piece:
     Row `k` of the piece is row `first + k * stride` of the table.
 
     `first`: the first row of the piece, as a row of the table. `stride`: how many
-    pieces the table has; 1 if the piece is a range of rows.
+    pieces the table has; 1 if the piece is a range of rows. `stored_rows`: how many
+    rows the table has in the files of a warm start, and -1 otherwise.
     """
 
     first: int
@@ -35,6 +36,7 @@ class Piece:
     vocabulary: int
     names: tuple[str, ...]
     uses: int | None = None
+    stored_rows: int = -1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +80,12 @@ class Share:
             for piece in group.pieces
             for name in piece.names
         ]
+
+    @property
+    def stored_rows(self) -> list[int]:
+        """How many rows the tables have in the files, where they may differ."""
+        found = [p.stored_rows for group in self.groups for p in group.pieces]
+        return [] if -1 in found else found
 
     @property
     def handles(self) -> list[list[Any]]:
@@ -136,18 +144,37 @@ class Contents:
     is an `OfPart`, or has its `variable`, `names` and `stored_names`. `copies`: pairs
     of a variable that is saved and another copy of it. `weights`: names of wholes and
     tables that are trained. If one is not finite, the training has come to nothing.
+    `tables`: names of those that are looked up in by rows. `trainers`: the class of the
+    optimizer that has slots of a variable, by the variable's name.
     """
 
     of_parts: list[Any] = dataclasses.field(default_factory=list)
     copies: list[tuple[Any, Any]] = dataclasses.field(default_factory=list)
     keyed_tables: list[KeyedTable] = dataclasses.field(default_factory=list)
     weights: list[str] = dataclasses.field(default_factory=list)
+    tables: set[str] = dataclasses.field(default_factory=set)
+    trainers: dict[str, str] = dataclasses.field(default_factory=dict)
     _shares: dict[str, Share] = dataclasses.field(default_factory=dict)
 
     @property
     def shares(self) -> list[Share]:
         """The shares of the tasks that have variables."""
         return list(self._shares.values())
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """What a checkpoint notes, for JSON, so that others can take what fits them.
+
+        A table in parts is stored with rows of padding, so its number is noted.
+        """
+        rows = {
+            piece.names[0]: piece.vocabulary
+            for share in self.shares
+            for group in share.groups
+            for piece in group.pieces
+            if piece.stride > 1
+        }
+        return {"rows": rows, "trainers": self.trainers}
 
     @property
     def names(self) -> set[str]:

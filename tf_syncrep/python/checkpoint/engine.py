@@ -25,15 +25,16 @@ from tf_syncrep.python.base.request import Request
 from tf_syncrep.python.checkpoint.contents import Contents
 from tf_syncrep.python.checkpoint.directory import DamagedError, Directory, Manifest
 
-# The entry of a checkpoint's state for tables whose rows are found by keys.
-_KEYED = "keyed_tables"
+# The entries of a checkpoint's state for tables whose rows are found by keys, and for
+# what a warm start asks.
+KEYED, NOTES = "keyed_tables", "notes"
 # Tasks are asked how far they got: soon at first, then less often.
 _FIRST_ASK_SECS = 0.02
 _LONGEST_ASK_SECS = 0.5
 # How long a training waits for the folder when a checkpoint begins.
 _FOLDER_SECS = 30.0
 # The errors of reading damaged files.
-_DAMAGE = (
+DAMAGE = (
     tf.errors.DataLossError,
     tf.errors.OutOfRangeError,
     tf.errors.NotFoundError,
@@ -253,9 +254,9 @@ class Engine:
         def at_moment() -> None:
             begun["time"] = time.time()
             begun["clock"] = time.monotonic()
-            begun["state"] = state()
+            begun["state"] = {**state(), NOTES: contents.notes}
             if keyed := {x.name: x.description() for x in contents.keyed_tables}:
-                begun["state"][_KEYED] = keyed
+                begun["state"][KEYED] = keyed
             self._calls.begin(
                 prefixes,
                 token if self._options.full_every > 1 else "",
@@ -373,7 +374,7 @@ class Engine:
                 continue
             try:
                 self._restore(contents, manifest)
-            except (DamagedError, *_DAMAGE) as error:
+            except (DamagedError, *DAMAGE) as error:
                 logging.warning("Checkpoint %s cannot be restored: %s", prefix, error)
                 damaged.append(f"{prefix}: {error}")
             else:
@@ -388,9 +389,9 @@ class Engine:
 
     def _restore(self, contents: Contents, manifest: Manifest) -> None:
         prefixes = self.directory.check(manifest)
-        saved = manifest.state.get(_KEYED, {})
+        saved = manifest.state.get(KEYED, {})
         # Tables are in the full checkpoint, and all else is in each checkpoint.
-        known = {**_shapes(prefixes[0]), **_shapes(prefixes[-1])}
+        known = {**shapes_of(prefixes[0]), **shapes_of(prefixes[-1])}
         missing = sorted(contents.names - set(known))
         if missing:
             raise ValueError(
@@ -398,12 +399,12 @@ class Engine:
                 f"{' and more' if len(missing) > 5 else ''}: it belongs to another "
                 "model or optimizer."
             )
-        last = _reader(prefixes[-1])
+        last = reader_of(prefixes[-1])
         of_parts = [
-            (x.variable, _least(x, known, last, prefixes[-1]))
+            (x.variable, least_of(x, known, last, prefixes[-1]))
             for x in contents.of_parts
         ]
-        readers = {prefix: _reader(prefix) for prefix in prefixes}
+        readers = {prefix: reader_of(prefix) for prefix in prefixes}
         keyed = [(x, x.plan(saved.get(x.name), readers)) for x in contents.keyed_tables]
         try:
             self._calls.restore(contents, prefixes)
@@ -412,7 +413,7 @@ class Engine:
         except tf.errors.InvalidArgumentError as error:
             raise ValueError(
                 f"Checkpoint {prefixes[-1]} does not fit the model: "
-                f"{_reason(error.message)}"
+                f"{reason_of(error.message)}"
             ) from error
         self._calls.assign(of_parts)
         self._calls.assign(
@@ -420,7 +421,8 @@ class Engine:
         )
 
 
-def _reader(prefix: str) -> Any:
+def reader_of(prefix: str) -> Any:
+    """Opens a bundle; reads nothing of its values."""
     # `load_checkpoint` would take a prefix for a folder in some file systems.
     return tf.compat.v1.train.NewCheckpointReader(prefix)
 
@@ -439,21 +441,23 @@ def _judged(manifest: Manifest, prefix: str, ruined: str | None) -> Manifest:
     return dataclasses.replace(manifest, state={**manifest.state, "not_finite": name})
 
 
-def _shapes(prefix: str) -> dict[str, Any]:
+def shapes_of(prefix: str) -> dict[str, Any]:
     """Returns the shapes of everything in a bundle, by name."""
     try:
-        return _reader(prefix).get_variable_to_shape_map()
+        return reader_of(prefix).get_variable_to_shape_map()
     except (ValueError, RuntimeError, tf.errors.OpError) as error:
         raise DamagedError(f"{prefix}.index cannot be read: {error}") from error
 
 
-def _reason(message: str) -> str:
+def reason_of(message: str) -> str:
     """Returns what an op says does not fit, without what TensorFlow adds to it."""
     found = re.search(r"[^:\n]+ is \S+ in the checkpoint, where .+", message)
     return found[0].strip() if found else message
 
 
-def _least(of_part: Any, known: Mapping[str, Any], reader: Any, checkpoint: str) -> Any:
+def least_of(
+    of_part: Any, known: Mapping[str, Any], reader: Any, checkpoint: str
+) -> Any:
     """Returns the value that a variable of a part gets from a checkpoint."""
     names = of_part.stored_names(known)
     if not names:

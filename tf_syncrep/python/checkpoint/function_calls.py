@@ -110,6 +110,7 @@ class FunctionCalls:
                         share.piece_names,
                         [v.handle for v in _restored(share, contents).values()],
                         list(_restored(share, contents)),
+                        share.stored_rows,
                     )
 
         with self._apart():
@@ -136,6 +137,11 @@ class FunctionCalls:
                 # They are deleted when the checkpoint is complete.
                 delete_old_dirs=False,
             )
+
+    def read(self, variable: Any) -> Any:
+        """Returns the value of a variable that is no table."""
+        with self._apart():
+            return variable.read_value().numpy()
 
     def assign(self, pairs: Iterable[tuple[Any, Any]]) -> None:
         """Sets variables to values."""

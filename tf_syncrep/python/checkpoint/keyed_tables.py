@@ -60,7 +60,7 @@ class KeyedTable:
 
     def plan(
         self, saved: Mapping[str, Any] | None, readers: Mapping[str, Any]
-    ) -> list[_Chunk]:
+    ) -> list[Chunk]:
         """Finds out which chunks to read; writes nothing.
 
         `saved`: the `description` in the checkpoint; None if there is none. `readers`:
@@ -80,10 +80,12 @@ class KeyedTable:
                     f"{name} has rows of {_described(found)} in checkpoint {last}, "
                     f"where the model has {_described(own)}"
                 )
-        chunks = list(self._chunks(saved["num_parts"], readers))
-        num_keys = np.zeros(len(self.parts), np.int64)
-        for chunk in chunks:
-            num_keys += [np.count_nonzero(mask) for mask in chunk.masks]
+        chunks = list(
+            chunks_of(
+                self.arrays, saved["num_parts"], readers, self.owners, len(self.parts)
+            )
+        )
+        num_keys = num_of(chunks, len(self.parts))
         for part, num in zip(self.parts, num_keys, strict=True):
             if num > part.num_rows:
                 raise ValueError(
@@ -93,37 +95,13 @@ class KeyedTable:
                 )
         return chunks
 
-    def _chunks(self, num_parts, readers) -> Iterator[_Chunk]:
-        """Yields the chunks that have the last version of any row."""
-        for part_number in range(num_parts):
-            names = _part_names(self.arrays, part_number, num_parts)
-            found = [
-                (prefix, reader, chunk, reader.get_tensor(f"{chunk}/{_IDS}"))
-                for prefix, reader in readers.items()
-                for chunk in _chunks_in(reader, names[0])
-            ]
-            size = max((int(ids[-1]) + 1 for *_, ids in found), default=0)
-            newest = np.full(size, -1, np.int32)
-            for number, (*_, ids) in enumerate(found):
-                newest[ids] = number
-            for number, (prefix, reader, chunk, ids) in enumerate(found):
-                is_newest = newest[ids] == number
-                if not is_newest.any():
-                    continue
-                within = chunk[len(names[0]) :]
-                rows = [f"{name}{within}/{_ROWS}" for name in names]
-                is_in_use = reader.get_tensor(rows[2])[:, 1] > 0
-                owners = self.owners(reader.get_tensor(rows[1]))
-                wanted = is_newest & is_in_use
-                masks = [wanted & (owners == i) for i in range(len(self.parts))]
-                yield _Chunk(prefix, rows, masks)
-
-    def restore(self, chunks: Sequence[_Chunk]) -> None:
-        """Restores the table."""
+    def restore(self, chunks: Sequence[Chunk], dtypes: Any = None) -> None:
+        """Restores the table; `dtypes`: those of its arrays in the files."""
+        dtypes = dtypes or [variable.dtype for variable in self.parts[0].variables]
         for number, part in enumerate(self.parts):
             with tf.device(part.device):
                 part.reset()
-            add = _adding(part)
+            add = _adding(part, dtypes)
             for chunk in chunks:
                 mask = chunk.masks[number]
                 if mask.any():
@@ -135,17 +113,83 @@ class KeyedTable:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Chunk:
-    """Some rows of a table in a checkpoint."""
+class Chunk:
+    """Some rows of a table in a checkpoint.
+
+    `masks`: the rows that each owner has. `keys`, `uses`: those of all rows.
+    """
 
     prefix: str
     names: list[str]
     masks: list[np.ndarray]
+    keys: np.ndarray
+    uses: np.ndarray
 
 
-def _adding(part: KeyedPart) -> Any:
+def chunks_of(
+    arrays: Sequence[str],
+    num_parts: int,
+    readers: Mapping[str, Any],
+    owners: Callable[[np.ndarray], np.ndarray],
+    num_owners: int,
+) -> Iterator[Chunk]:
+    """Yields the chunks that have the last version of any row of a table.
+
+    `arrays`, `num_parts`: of the table in the checkpoint. `owners`: returns which of
+    `num_owners` has each key.
+    """
+    for part_number in range(num_parts):
+        names = _part_names(arrays, part_number, num_parts)
+        found = [
+            (prefix, reader, chunk, reader.get_tensor(f"{chunk}/{_IDS}"))
+            for prefix, reader in readers.items()
+            for chunk in _chunks_in(reader, names[0])
+        ]
+        size = max((int(ids[-1]) + 1 for *_, ids in found), default=0)
+        newest = np.full(size, -1, np.int32)
+        for number, (*_, ids) in enumerate(found):
+            newest[ids] = number
+        for number, (prefix, reader, chunk, ids) in enumerate(found):
+            is_newest = newest[ids] == number
+            if not is_newest.any():
+                continue
+            within = chunk[len(names[0]) :]
+            rows = [f"{name}{within}/{_ROWS}" for name in names]
+            uses, keys = reader.get_tensor(rows[2]), reader.get_tensor(rows[1])
+            wanted, owner = is_newest & (uses[:, 1] > 0), owners(keys)
+            masks = [wanted & (owner == i) for i in range(num_owners)]
+            yield Chunk(prefix, rows, masks, keys, uses)
+
+
+def num_of(chunks: Sequence[Chunk], num_owners: int) -> np.ndarray:
+    """Returns how many rows of chunks each owner has."""
+    num = np.zeros(num_owners, np.int64)
+    for chunk in chunks:
+        num += [np.count_nonzero(mask) for mask in chunk.masks]
+    return num
+
+
+def keep_most_used(chunks: Sequence[Chunk], room: Sequence[int]) -> None:
+    """Takes the least used rows from owners that have no room for all.
+
+    Of rows that were used equally often, those that were used last stay.
+    """
+    for owner, num in enumerate(num_of(chunks, len(room))):
+        if num <= room[owner]:
+            continue
+        uses = np.concatenate([x.uses[x.masks[owner]] for x in chunks])
+        stays = np.zeros(len(uses), bool)
+        # The last key of `lexsort` is the first by which it sorts.
+        stays[np.lexsort((-uses[:, 0], -uses[:, 1]))[: room[owner]]] = True
+        begin = 0
+        for chunk in chunks:
+            (here,) = np.nonzero(chunk.masks[owner])
+            chunk.masks[owner][here] = stays[begin : begin + len(here)]
+            begin += len(here)
+
+
+def _adding(part: KeyedPart, dtypes: Sequence[tf.DType]) -> Any:
     """Traces a function that adds rows of a chunk to a part, on the part's task."""
-    dtypes = [variable.dtype for variable in part.variables]
 
     @tf.function(
         autograph=False,
@@ -166,7 +210,8 @@ def _adding(part: KeyedPart) -> Any:
             values = []
             for value, variable in zip(read, part.variables, strict=True):
                 value = tf.ensure_shape(value, [None, *variable.shape[1:]])
-                values.append(tf.boolean_mask(value, mask))
+                value = tf.boolean_mask(value, mask)
+                values.append(tf.cast(value, variable.dtype))
             vectors, keys, uses, *others = values
             rows = part.add(keys, uses[:, 0], uses[:, 1])
             own, _, _, *beside = part.variables

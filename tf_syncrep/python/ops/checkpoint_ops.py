@@ -67,7 +67,14 @@ def checkpoint_keep(variable, rows=None, name=None):
 
 
 def checkpoint_restore(
-    prefixes, groups, pieces, piece_names, wholes, whole_names, name=None
+    prefixes,
+    groups,
+    pieces,
+    piece_names,
+    wholes,
+    whole_names,
+    stored_rows=(),
+    name=None,
 ):
     """Reads variables from a checkpoint: Syncrep>CheckpointRestore."""
     return _raw_ops.syncrep_checkpoint_restore(
@@ -76,6 +83,7 @@ def checkpoint_restore(
         *_layout(groups, pieces, piece_names),
         list(wholes),
         _strings(whole_names),
+        _stored(stored_rows),
         name=name,
     )
 
@@ -115,7 +123,9 @@ def ref_checkpoint_keep(variable, rows=None, name=None):
     )
 
 
-def ref_checkpoint_restore(prefixes, groups, pieces, piece_names, name=None):
+def ref_checkpoint_restore(
+    prefixes, groups, pieces, piece_names, stored_rows=(), name=None
+):
     """Is `checkpoint_restore` for a v1 graph: Syncrep>RefCheckpointRestore."""
     return _raw_ops.syncrep_ref_checkpoint_restore(
         prefixes,
@@ -123,6 +133,7 @@ def ref_checkpoint_restore(prefixes, groups, pieces, piece_names, name=None):
         *_layout(groups, pieces, piece_names),
         [],
         _strings([]),
+        _stored(stored_rows),
         name=name,
     )
 
@@ -146,6 +157,10 @@ def _layout(groups, pieces, piece_names):
         tf.constant([_numbers(piece) for piece in pieces], tf.int64, [len(pieces), 6]),
         _strings(piece_names),
     )
+
+
+def _stored(rows):
+    return tf.constant(list(rows), tf.int64, [len(rows)])
 
 
 def _numbers(piece):

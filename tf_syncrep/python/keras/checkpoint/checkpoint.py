@@ -24,9 +24,11 @@ from tf_syncrep.python.checkpoint.state import (
     restore_queues,
     states_of,
 )
+from tf_syncrep.python.checkpoint.warm_report import WarmStartReport
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.checkpoint.contents import contents_of
+from tf_syncrep.python.keras.checkpoint.contents import contents_of, has_weights
 from tf_syncrep.python.keras.checkpoint.position import Position
+from tf_syncrep.python.keras.checkpoint.warm_start import arguments_of, warm_start
 from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.compat.position import (
     clear_initial_position,
@@ -121,6 +123,10 @@ class Checkpoint(tf.keras.callbacks.Callback):
             a shared disk or network to others. By default there is no limit.
         raise_at_end: whether `fit` raises an error at its end if the last checkpoint
             was not written. By default the log says so, and how many were written.
+        warm_start: where the folder has no checkpoint to go on from, the model begins
+            with what fits it of this source, a checkpoint or a folder; or a dict of the
+            arguments of `tfs.keras.warm_start`:
+            `{"source": "/shared/run1", "rename": {"tables/item": "tables/goods"}}`.
 
     Attributes:
         saving: the last checkpoint that was begun; None before the first one. It has
@@ -130,6 +136,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         restored: the checkpoint that was restored, or None. It has `path` (the prefix
             of its files), `iterations` (the optimizer's), `secs_ago` (how long ago it
             was written) and `state` (what `save` was given).
+        warm_started: what `tfs.keras.warm_start` returned, or None.
 
     Raises:
         ValueError: an argument is out of range, or `directory` is a file. In `fit`: the
@@ -153,6 +160,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         max_kept_bytes: int = 256 * 2**20,
         max_bytes_per_sec: float | None = None,
         raise_at_end: bool = False,
+        warm_start: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     ):
         super().__init__()
         # Keras 2 sets this in a run, and not from a CallbackList made without it.
@@ -173,6 +181,8 @@ class Checkpoint(tf.keras.callbacks.Callback):
         )
         self.saving: Saving | None = None
         self.restored: Restored | None = None
+        self._warm_start = arguments_of(warm_start)
+        self.warm_started: WarmStartReport | None = None
         self._manifest: Any = None
         self._contents: Contents | None = None
         self._contents_of: list[Any] = []
@@ -228,14 +238,14 @@ class Checkpoint(tf.keras.callbacks.Callback):
         return self.saving
 
     def restore(self) -> Restored | None:
-        """Restores the newest whole checkpoint.
+        """Restores the newest whole checkpoint, or else takes the `warm_start`.
 
         Returns:
             The checkpoint that was restored; None if there is none.
 
         Raises:
             ValueError: it belongs to another model or optimizer, or the model is not
-                built.
+                built; or what `tfs.keras.warm_start` raises.
             Exception: there are checkpoints, but none is whole; the message says what
                 is wrong with each.
         """
@@ -246,6 +256,8 @@ class Checkpoint(tf.keras.callbacks.Callback):
                 manifest = self._engine.restore(contents)
         if manifest is None:
             self.restored = None
+            if self._warm_start is not None:
+                self.warm_started = warm_start(self.model, **self._warm_start)
             return None
         restore_queues(self._queues, manifest)
         self.restored = Restored(
@@ -413,14 +425,6 @@ class Checkpoint(tf.keras.callbacks.Callback):
         ]:
             self._contents, self._contents_of = contents_of(model), owners
         return self._contents
-
-
-def has_weights(model: Any) -> bool:
-    """Returns whether the layers are built; Keras says so only of those with `call`."""
-    try:
-        return bool(model.weights)
-    except ValueError:  # A Sequential of Keras 2 raises it if it is not built.
-        return False
 
 
 class _End(tf.keras.callbacks.Callback):

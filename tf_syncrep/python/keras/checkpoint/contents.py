@@ -43,7 +43,7 @@ from tf_syncrep.python.keras.optimizer_slots import (
     slots_by_variable,
     variables_of,
 )
-from tf_syncrep.python.keras.parts import optimizers_of
+from tf_syncrep.python.keras.parts import members_of, optimizers_of
 from tf_syncrep.python.keras.tables.fixed_tables import Tables
 from tf_syncrep.python.keras.tables.growing.dynamic_tables import DynamicTables
 from tf_syncrep.python.keras.tables.row_slots import row_slots
@@ -52,6 +52,14 @@ from tf_syncrep.python.keras.tables.stacked_tables import (
     tables_with,
 )
 from tf_syncrep.python.keras.tables.trainers import refuse_legacy
+
+
+def has_weights(model: Any) -> bool:
+    """Returns whether the layers are built; Keras says so only of those with `call`."""
+    try:
+        return bool(model.weights)
+    except ValueError:  # A Sequential of Keras 2 raises it if it is not built.
+        return False
 
 
 def contents_of(model: Any, with_optimizers: bool = True) -> Contents:
@@ -73,14 +81,17 @@ def contents_of(model: Any, with_optimizers: bool = True) -> Contents:
     if with_optimizers:  # Some are made when another one is built.
         optimizers = list(optimizers_of(model))
     slots: dict[int, dict[str, Any]] = {}
+    trainers: dict[int, str] = {}
     for optimizer in optimizers:
         for key, found in slots_by_variable(optimizer, variables).items():
             slots.setdefault(key, {}).update(found)
+            if found and not members_of(optimizer):
+                trainers[key] = type(optimizer).__name__
     renamed = _names_by_order(model)
     for tables in tables_with(DynamicTables, [compat.native(v) for v in variables]):
         row_slots(optimizers, tables)  # which refuses what could not be restored
     trained = {id(compat.native(v)) for v in model.trainable_variables}
-    _add_variables(contents, variables, renamed, slots, trained)
+    _add_variables(contents, variables, renamed, slots, trained, trainers)
     states = list(trainer.random_states(model))
     for name, (_, state) in _by_name(
         states, lambda x: renamed.get(x[0].name, x[0].name)
@@ -98,6 +109,16 @@ def contents_of(model: Any, with_optimizers: bool = True) -> Contents:
     return contents
 
 
+def variables_by_layer(model: Any) -> dict[str, list[str]]:
+    """Returns the names of the variables of a model's layers, in their order there."""
+    found: dict[str, list[str]] = {}
+    renamed = _names_by_order(model)
+    for variable in _variables_of(model):
+        layer, _, name = _path(variable, renamed).rpartition("/")
+        found.setdefault(layer, []).append(name)
+    return found
+
+
 def _free_all(tables: DynamicTables, part: Any) -> None:
     """Frees all rows of a part, in the slots of other models' optimizers, too."""
     tables.reset(part, tables.row_slots()[id(part.vectors)])
@@ -109,6 +130,7 @@ def _add_variables(
     renamed: Mapping[str, str],
     slots: Any,
     trained: Container[int],
+    trainers: Mapping[int, str],
 ) -> None:
     """Adds variables; tables are added in the place of their first part."""
     natives = [compat.native(v) for v in variables]
@@ -132,6 +154,13 @@ def _add_variables(
     for name, (keys, x) in list(_by_name(flat, lambda pair: pair[0][pair[1]])):
         keys[x] = name
     for owner, keys in named.values():
+        for x, name in keys.items():
+            part = owner
+            if isinstance(owner, StackedTables):
+                contents.tables.add(name)
+                part = compat.native(owner.trained(owner.slab_of(x))[0])
+            if id(part) in trainers:
+                contents.trainers[name] = trainers[id(part)]
         if isinstance(owner, Tables):
             _add_slabs(contents, owner, keys, slots, trained)
         elif isinstance(owner, DynamicTables):

@@ -1,0 +1,176 @@
+"""A checkpoint from which a warm start takes what fits a model."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from tf_syncrep.python.checkpoint.contents import Contents, Share
+from tf_syncrep.python.checkpoint.directory import DamagedError, Directory, Manifest
+from tf_syncrep.python.checkpoint.engine import KEYED, NOTES, reader_of, shapes_of
+from tf_syncrep.python.ops import checkpoint_ops
+
+_NAME = re.compile(r"ckpt-(\d+)")
+# What follows the name of an array: rows that have changed, and its part.
+_CHANGED = re.compile(r"/changed/\d+-\d+/(?:ids|rows)$")
+_PART = re.compile(r"/\d+-of-\d+$")
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """A table in the files: its number of rows, and how it is stored.
+
+    `shards`: into how many parts it is split there, by row number.
+    """
+
+    num: int
+    shape: tuple[int, ...]
+    dtype: tf.DType
+    shards: int
+
+
+class Source:
+    """A full checkpoint, and those with its later changes."""
+
+    #: Whether it has no slots by name.
+    without_slots = False
+
+    def __init__(self, prefixes: Sequence[str], state: dict[str, Any] | None = None):
+        """Reads what is in the files, and no values; `state`: of the last manifest."""
+        self.prefixes = list(prefixes)
+        self.state = state or {}
+        self.keyed: dict[str, Any] = self.state.get(KEYED, {})
+        notes = self.state.get(NOTES, {})
+        self.trainers: dict[str, str] = notes.get("trainers", {})
+        self._rows: dict[str, int] = notes.get("rows", {})
+        # Tables are in the full checkpoint, and all else is in each checkpoint.
+        self.shapes = {**shapes_of(prefixes[0]), **shapes_of(prefixes[-1])}
+        self.readers = {prefix: reader_of(prefix) for prefix in prefixes}
+        self._dtypes: dict[str, tf.DType] = {}
+        for prefix in (prefixes[0], prefixes[-1]):
+            self._dtypes |= self.readers[prefix].get_variable_to_dtype_map()
+        #: The names of variables and of their slots.
+        self.names = {_PART.sub("", _CHANGED.sub("", x)) for x in self.shapes}
+
+    @property
+    def path(self) -> str:
+        """The prefix of the newest files."""
+        return self.prefixes[-1]
+
+    def rows(self, name: str, row_dims: int, is_table: bool) -> Rows | None:
+        """Returns how an array is stored row by row, or None if it is not.
+
+        `row_dims`: how many dimensions a row of the model has.
+        """
+        shape = self.shapes.get(name)
+        if not shape:
+            return None
+        dtype = self._dtypes[name]
+        noted = self._rows.get(re.sub("^slots/[^/]+/", "", name))
+        if noted is not None or (is_table and len(shape) == row_dims + 2):
+            # Before it was noted, a table was known with its padding.
+            num = noted or shape[0] * shape[1]
+            return Rows(num, tuple(shape[2:]), dtype, shape[1])
+        return Rows(shape[0], tuple(shape[1:]), dtype, 1)
+
+    def whole(self, name: str) -> tuple[tuple[int, ...], tf.DType]:
+        """Returns the shape and dtype of a variable that is stored at once."""
+        return tuple(self.shapes[name]), self._dtypes[name]
+
+    def take(self, calls: Any, shares: Mapping[str, Share]) -> None:
+        """Has each task read its share, by the names in the files."""
+        calls.restore(Contents(_shares=dict(shares)), self.prefixes)
+
+    def read_range(
+        self, like: Sequence[Any], names: Sequence[str], begin: int, num: int, of: int
+    ) -> list[Any]:
+        """Reads rows next to each other of arrays of a table, where the caller is.
+
+        `like`: variables with such rows, whose dtypes the rows get. `of`: how many rows
+        the table has.
+        """
+        read = [tf.Variable(tf.zeros([num, *x.shape[1:]], x.dtype)) for x in like]
+        checkpoint_ops.checkpoint_restore(
+            self.prefixes,
+            [[x.handle for x in read]],
+            [(0, num, begin, 1, of)],
+            names,
+            [],
+            [],
+            [of],
+        )
+        return read
+
+    def read(self, name: str) -> np.ndarray:
+        """Reads a variable that is no table."""
+        last = self.readers[self.path]
+        if last.has_tensor(name):
+            return last.get_tensor(name)
+        # It is so large that later files have only the rows that have changed.
+        shape, dtype = self.whole(name)
+        with tf.device("/device:CPU:0"):
+            like = tf.Variable(tf.zeros([0, *shape[1:]], dtype))
+            (values,) = self.read_range([like], [name], 0, shape[0], shape[0])
+        return values.numpy()
+
+
+def open_source(source: Any) -> Source:
+    """Finds the newest whole checkpoint of what a user gives as the source.
+
+    `source`: a folder, or the prefix of a checkpoint's files. Raises ValueError: it is
+    neither. Raises DamagedError: no checkpoint there is whole.
+    """
+    if not isinstance(source, (str, os.PathLike)) or not os.fspath(source):
+        raise ValueError(
+            "`source` must be a checkpoint, or a folder of checkpoints. Received: "
+            f"source={source!r}"
+        )
+    path = os.fsdecode(source)
+    folder, name = os.path.split(path)
+    match = _NAME.fullmatch(name)
+    if match and tf.io.gfile.exists(f"{path}.json"):
+        directory = Directory(folder or ".", "source")
+        manifests = [x for x in directory.manifests() if x.number == int(match[1])]
+        return _whole(directory, manifests)
+    if tf.io.gfile.exists(f"{path}.index"):
+        return Source([path])
+    if not tf.io.gfile.isdir(path):
+        raise ValueError(
+            "`source` must be a checkpoint, or a folder of checkpoints. Received: "
+            f"source={path!r}, where there is neither"
+        )
+    directory = Directory(path, "source")
+    if directory.newest_number():
+        return _whole(directory, directory.manifests())
+    latest = tf.train.latest_checkpoint(path)
+    if latest is None:
+        raise ValueError(
+            "`source` must be a folder with a checkpoint that is complete. Received: "
+            f"source={path!r}, which has none"
+        )
+    return Source([latest])
+
+
+def _whole(directory: Directory, manifests: Sequence[Manifest]) -> Source:
+    """Opens the newest of some checkpoints that is whole and finite."""
+    damaged = []
+    for manifest in reversed(manifests):
+        prefix = directory.prefix(manifest.number)
+        try:
+            if manifest.not_finite is not None:
+                raise DamagedError(f"{manifest.not_finite} is not finite")
+            return Source(directory.check(manifest), manifest.state)
+        except DamagedError as error:
+            logging.warning("Checkpoint %s is passed over: %s", prefix, error)
+            damaged.append(f"{prefix}: {error}")
+    raise DamagedError(
+        f"None of the checkpoints in {directory.path} can be taken. "
+        + ("; ".join(damaged) or "The log says what is wrong with each.")
+    )

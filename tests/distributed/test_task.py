@@ -84,6 +84,30 @@ def test_the_same_command_makes_a_cluster_with_the_chief_started_first(
         assert (ps.process.poll(), worker.process.poll()) == (None, None)
 
 
+@pytest.mark.ci
+def test_workers_join_when_the_chief_is_started_again_and_servers_stay():
+    """These do not know the new worker, but from the new chief."""
+
+    def start(cluster, job, index=0):
+        env = {**_environment(cluster, job, index), "TF_CPP_MIN_LOG_LEVEL": "2"}
+        return commands.Command("task", COUNTING_SCRIPT, env=env)
+
+    with contextlib.ExitStack() as tasks:
+        larger = tasks.enter_context(_cluster(num_workers=2, num_ps=1))
+        smaller = {**larger, "worker": larger["worker"][:1]}
+        ps, worker = (
+            tasks.enter_context(start(smaller, job)) for job in ("ps", "worker")
+        )
+        for cluster, num_servers in ((smaller, 2), (larger, 3)):
+            with start(cluster, "chief") as chief:
+                if cluster is larger:
+                    tasks.enter_context(start(larger, "worker", 1))
+                assert chief.wait() == 0, chief.output
+            assert f"{num_servers} servers answer after" in chief.output
+            assert "counted 6 on /job:ps/replica:0/task:0" in chief.output
+        assert (ps.process.poll(), worker.process.poll()) == (None, None)
+
+
 @pytest.mark.slow
 def test_lost_server_is_an_interruption_where_a_scheduler_starts_tasks_again(tmp_path):
     """The loss ends the chief; both are started again, and training goes on."""

@@ -2,6 +2,8 @@
 
 import gc
 import random
+import re
+from unittest import mock
 
 import clusters
 import keras_sync_replicas
@@ -13,7 +15,7 @@ from keras_variants import native
 
 import tf_syncrep as tfs
 from tf_syncrep.python.keras import cluster, placement
-from tf_syncrep.python.keras.tables.placed_bytes import placed_bytes
+from tf_syncrep.python.keras.tables import placed_bytes
 from tf_syncrep.python.report import command, summary
 
 SERVERS = 3
@@ -123,16 +125,18 @@ def trained(name, folder, log_dir=None, epochs=1, in_turn=False):
     callbacks = [tfs.keras.Checkpoint(folder)]
     if log_dir:
         callbacks.append(tfs.keras.SyncReport(log_dir, verbose=0))
-    tfs.keras.fit(
-        *(model, batches),
-        epochs=epochs,
-        steps_per_epoch=2,
-        verbose=0,
-        callbacks=callbacks,
-    )
+    with mock.patch.object(placed_bytes.logging, "info") as info:
+        tfs.keras.fit(
+            *(model, batches),
+            epochs=epochs,
+            steps_per_epoch=2,
+            verbose=0,
+            callbacks=callbacks,
+        )
     parts = model.get_layer("table").inner._tables.all_variables()
     return {
-        "placed": placed_bytes(model),
+        "placed": placed_bytes.placed_bytes(model),
+        "logged": [call.args[1] for call in info.call_args_list],
         "parts": [tf.DeviceSpec.from_string(native(x).device).task for x in parts],
         "weights": [np.asarray(x).tolist() for x in model.get_weights()],
     }
@@ -148,6 +152,8 @@ def test_servers_hold_as_many_bytes_with_any_optimizer(tmp_path, name):
     sizes = [sum(x.values()) for x in result["placed"].values()]
     assert len(sizes) == SERVERS
     assert max(sizes) <= 1.1 * min(sizes)
+    (line,) = result["logged"]
+    assert re.findall(r"(ps:\d) [\d.]+ MiB \(", line) == [*result["placed"]]
     variables = dict(x for y in result["placed"].values() for x in y.items())
     (kernel,) = [x for name, x in variables.items() if name.endswith("a/kernel")]
     slots = 1 if name == "sync" else 2

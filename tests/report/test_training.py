@@ -262,3 +262,17 @@ def test_what_is_no_event_file_is_one_line(tmp_path, kind):
     said = f"^{re.escape(str(path))} cannot be read: .*$"
     with pytest.raises(event_files.UnreadableFileError, match=said):
         event_files.read(path)
+
+
+def test_what_else_is_called_placement_is_left_alone(tmp_path):
+    figures = event_logs.sync_figures(10, {}, {}) | {"placement": 1.0}
+    path = tmp_path / "events.out.tfevents.1"
+    event_logs.write(path, [(1e9 + 1, figures), (1e9 + 2, figures)], 1e9, True)
+    with tf.io.TFRecordWriter(str(tmp_path / "events.out.tfevents.2")) as writer:
+        for rows in ([["ps:0", "a", "?"]], [["too", "few"]], "text"):
+            event = tf.compat.v1.Event(wall_time=1e9)
+            value = event.summary.value.add(tag="placement")
+            value.tensor.CopyFrom(tf.make_tensor_proto(rows))
+            writer.write(event.SerializeToString())
+    found, _ = latest(tmp_path)
+    assert found.placement == {}

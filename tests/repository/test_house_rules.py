@@ -44,7 +44,14 @@ KERAS_LAYERS = {
     "transfers": {"compat"},
     "sync_replicas": {"compat", "tables", "optimizers", "transfers"},
     "checkpoint": {"compat", "tables", "sync_replicas"},
-    "fit": {"compat", "embedding", "transfers", "sync_replicas", "checkpoint"},
+    "fit": {
+        "compat",
+        "tables",
+        "embedding",
+        "transfers",
+        "sync_replicas",
+        "checkpoint",
+    },
 }
 # The modules beside these folders that all of them but compat may import.
 KERAS_MODULES = {

@@ -264,30 +264,29 @@ class Restored(tf.keras.callbacks.Callback):
         self.model.seen.assign(tf.zeros_like(self.model.seen))
 
 
-def resumed(strategy, folder, has_queue=True, **more):
-    """Fails in the middle of an epoch, and continues from a checkpoint."""
+def in_part(strategy, folder, fails, has_queue=True, **more):
+    """Goes on from a checkpoint, if there is one; may fail within an epoch."""
     folder = str(pathlib.Path(folder) / "-".join([f"checkpoints-{has_queue}", *more]))
     of_worker = ITEMS * PER_ITEM // WORKERS
-
-    def begin():
-        with strategy.scope():
-            queue = has_queue and tfs.data.WorkQueue(ITEMS, num_epochs=2, shuffle=True)
-        queues = {"items": queue} if has_queue else None
-        return queue, tfs.keras.Checkpoint(folder, every_n_steps=7, work_queues=queues)
+    with strategy.scope():
+        queue = has_queue and tfs.data.WorkQueue(ITEMS, num_epochs=2, shuffle=True)
+    queues = {"items": queue} if has_queue else None
+    checkpoint = tfs.keras.Checkpoint(folder, every_n_steps=7, work_queues=queues)
 
     def data(context):
         if queue:
             return queue.dataset(of_item)
         return batches(context.input_pipeline_id * of_worker * BATCH, of_worker)
 
-    queue, checkpoint = begin()
+    restored = None if fails else Restored(queue)
+    callbacks = [checkpoint, restored or FailAt(checkpoint)]
     options = {"num_examples": ITEMS * PER_ITEM * BATCH, "epochs": 2, **more}
-    with contextlib.suppress(OnPurposeError):
-        train(strategy, data, more=[checkpoint, FailAt(checkpoint)], **options)
-    queue, checkpoint = begin()
-    restored = Restored(queue)
     with mock.patch.object(logging, "warning") as warning:
-        result = train(strategy, data, more=[checkpoint, restored], **options)
+        try:
+            result = train(strategy, data, more=callbacks, **options)
+        except OnPurposeError:
+            return {}
+    assert restored
     return {
         **result,
         "done": restored.done,
@@ -295,6 +294,16 @@ def resumed(strategy, folder, has_queue=True, **more):
         "stats": queue and queue.stats(),
         "warnings": [call.args[0] for call in warning.call_args_list],
     }
+
+
+def resumed(strategy, folder, **options):
+    """Fails in the middle of an epoch, and continues from a checkpoint."""
+    in_part(strategy, folder, True, **options)
+    return in_part(strategy, folder, False, **options)
+
+
+def in_another_cluster(folder, fails):
+    return in_part(make_strategy(), folder, fails)
 
 
 def refused(strategy):
@@ -341,7 +350,7 @@ def run(names, folder):
         "killed often synchronous": (killed, often, of_two),
         "resumed": (resumed, (folder,), {}),
         "resumed executions": (resumed, (folder,), executions),
-        "resumed without a queue": (resumed, (folder, False), {}),
+        "resumed without a queue": (resumed, (folder,), {"has_queue": False}),
         "refused": (refused, (), {}),
     }
     results = {}
@@ -429,6 +438,15 @@ def test_worker_that_finds_nothing_left_of_a_shared_job_goes_on(undisturbed, nam
     assert sum(result["seen"]) == 20 * BATCH
 
 
+def rest_read_once(result):
+    """Checks that what a checkpoint left of a queue was read; returns its items."""
+    assert ITEMS < result["done"] < 2 * ITEMS == result["stats"]["done"]
+    left = 2 * ITEMS - result["done"]
+    assert sum(result["seen"]) == left * PER_ITEM * BATCH
+    assert max(result["seen"]) == 1
+    return left
+
+
 @pytest.mark.ci
 @pytest.mark.parametrize(
     "name", ["resumed", pytest.param("resumed executions", marks=pytest.mark.slow)]
@@ -437,16 +455,32 @@ def test_checkpoint_in_an_epoch_goes_on_with_what_is_left_of_it(undisturbed, nam
     result = undisturbed[name]
     assert result["epochs"] == [1]
     assert not any("the epoch goes on" in x for x in result["warnings"])
-    stats = result["stats"]
-    assert ITEMS < result["done"] < 2 * ITEMS == stats["done"]
-    left = 2 * ITEMS - result["done"]
-    assert sum(result["seen"]) == left * PER_ITEM * BATCH
-    assert max(result["seen"]) == 1
+    left = rest_read_once(result)
     assert result["steps"][0] >= left * PER_ITEM
     # A worker may have read these, of items that were done by then, and not trained.
     may_lack = WORKERS * (PER_EXECUTION - 1) if "executions" in name else 0
     trained = np.array(result["trained"]) + result["seen"]
     assert batches_missing(trained, epochs=2) <= may_lack
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("before", "after"), [((1, 2), (4, 3)), ((4, 3), (1, 1))], ids=["more", "fewer"]
+)
+def test_queue_goes_on_exactly_with_another_number_of_tasks(tmp_path, before, after):
+    """The numbers are of workers and of parameter servers."""
+    results = [
+        clusters.call(
+            *(in_another_cluster, str(tmp_path), fails),
+            num_workers=num_workers,
+            num_ps=num_ps,
+        )
+        for fails, (num_workers, num_ps) in ((True, before), (False, after))
+    ]
+    (result,) = filter(None, results)
+    rest_read_once(result)
+    trained = np.array(result["trained"]) + result["seen"]
+    assert batches_missing(trained, epochs=2) == 0
 
 
 @pytest.mark.ci

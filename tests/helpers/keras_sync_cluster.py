@@ -73,12 +73,15 @@ def train(
     further=(),
     compute_secs=(0.01,) * 8,
     backup=None,
+    seams=True,
     **options,
 ):
     """Trains by a loop, "fit" or "custom", with `steps` steps in each epoch.
 
     After the first training there is one for each of `further`: a dict of its "quorum",
-    "total", "steps" and "flush_last". The other arguments are options of SyncReplicas.
+    "total", "steps" and "flush_last". `seams`: whether workers can be stopped at points
+    of a step, which makes the trace of many steps long. The other arguments are options
+    of SyncReplicas.
     Writes a line "update N" after each update, and "epoch N" after each epoch. A file
     "end" in `folder` ends the training with the epoch. A file "tell" is replaced by a
     file "told" with the gate's counters; see `worker_seams` for the other files.
@@ -106,7 +109,8 @@ def train(
             steps = changes["steps"]
         error = None
         try:
-            with worker_seams.Seams(str(folder), compute_secs).in_place():
+            points = worker_seams.Seams(str(folder), compute_secs)
+            with points.in_place() if seams else contextlib.nullcontext():
                 if loop == "fit":
                     train_by_fit(model, steps, epochs, epoch_ends, backup)
                 else:

@@ -1,5 +1,6 @@
 """Synchronous Keras trainings whose tasks are slow, cut off, or killed."""
 
+import signal
 import time
 
 import keras_sync_replicas as helpers
@@ -156,6 +157,36 @@ def test_execution_whose_third_step_was_cut_short_is_made_again_as_a_whole(tmp_p
     assert made == 120 * cluster.num_epochs() + 2
 
 
+@pytest.mark.parametrize("per_execution", [1, pytest.param(16, marks=pytest.mark.slow)])
+def test_tasks_stop_for_a_while_and_workers_and_coordinator_come_back(
+    per_execution, tmp_path
+):
+    with KerasSyncCluster(
+        tmp_path,
+        2,
+        steps=32,
+        steps_per_execution=per_execution,
+        backup=str(tmp_path / "backup"),
+        seams=False,
+        **LEASES,
+    ) as cluster:
+        cluster.start()
+        cluster.wait_for_updates()
+        for name in ("worker-1", "ps-0", "ps-1", "chief"):
+            cluster.tasks.stop_for_a_while(name)
+            cluster.wait_for_updates()
+        for signum in (signal.SIGTERM, signal.SIGKILL):
+            cluster.tasks.kill("worker-1", signum)
+            cluster.tasks.restart("worker-1")
+            cluster.wait_for_stats(lambda stats: stats["live"] == 2)
+            cluster.wait_for_updates()
+        cluster.tasks.kill("chief")
+        cluster.start()
+        cluster.wait_for_updates()
+        cluster.end()
+        cluster.result()
+
+
 @pytest.mark.parametrize(
     "loop", [pytest.param("fit", marks=pytest.mark.soak), "custom"]
 )
@@ -211,16 +242,26 @@ def test_killed_coordinator_goes_on_from_its_backup_with_living_servers(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("index", "loop"),
+    ("index", "loop", "per_execution"),
     [
-        (0, "fit"),
-        (1, "custom"),
-        pytest.param(1, "fit", marks=pytest.mark.soak),
-        pytest.param(0, "custom", marks=pytest.mark.soak),
+        (0, "fit", 1),
+        (1, "custom", 1),
+        pytest.param(0, "fit", 16, marks=pytest.mark.slow),
+        pytest.param(1, "fit", 1, marks=pytest.mark.soak),
+        pytest.param(0, "custom", 1, marks=pytest.mark.soak),
     ],
 )
-def test_killed_parameter_server_is_an_error_in_seconds(index, loop, tmp_path):
-    with KerasSyncCluster(tmp_path, num_workers=2, loop=loop) as cluster:
+def test_killed_parameter_server_is_an_error_in_seconds(
+    index, loop, per_execution, tmp_path
+):
+    with KerasSyncCluster(
+        tmp_path,
+        2,
+        loop=loop,
+        steps=32,
+        steps_per_execution=per_execution,
+        seams=False,
+    ) as cluster:
         cluster.start()
         cluster.wait_for_updates(1)
         cluster.tasks.kill(f"ps-{index}")

@@ -58,6 +58,10 @@ class Execution:
             raise numbers[()]
         return numbers, others
 
+    @staticmethod
+    def has_notice(fetched):
+        return False
+
     def take(self, fetched):
         return int(fetched[0])
 

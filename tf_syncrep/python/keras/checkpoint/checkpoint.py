@@ -17,6 +17,7 @@ from tf_syncrep.python.checkpoint.contents import Contents
 from tf_syncrep.python.checkpoint.directory import Directory
 from tf_syncrep.python.checkpoint.engine import Engine, Options, Saving
 from tf_syncrep.python.checkpoint.function_calls import FunctionCalls
+from tf_syncrep.python.checkpoint.notice import Notice
 from tf_syncrep.python.checkpoint.run import Run
 from tf_syncrep.python.checkpoint.state import (
     check_queues,
@@ -193,6 +194,8 @@ class Checkpoint(tf.keras.callbacks.Callback):
         # Whether training was stopped within an epoch, and the loss there.
         self._is_cut, self._loss = False, 0.0
         self._not_finite: str | None = None
+        # Of the run of `fit` that goes on, which sets it.
+        self.notice: Notice | None = None
         if model is not None:
             self.set_model(model)
 
@@ -295,6 +298,8 @@ class Checkpoint(tf.keras.callbacks.Callback):
         """Notes which epoch begins."""
         del logs
         clear_initial_position(self._model_or_raise)
+        if self.notice is not None:
+            self.notice.has_begun = True
         # The epoch in the middle of which the run begins is known already.
         if epoch != self._position.epoch:
             self._position.begin_epoch(epoch)
@@ -306,6 +311,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         self._position.step = batch + 1
         num_steps = self._position.num_steps
         self._run.progress.note(num_steps)
+        self._leave_if_noticed()
         if self._run.is_due(num_steps) and (self.saving is None or self.saving.is_over):
             self._try_to_save()
 
@@ -314,12 +320,61 @@ class Checkpoint(tf.keras.callbacks.Callback):
         del logs
         if not self._is_cut:
             self._position.begin_epoch(epoch + 1)
+        self._leave_if_noticed()
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Ends a validation if the program is to end."""
+        del batch, logs
+        self._leave_if_noticed()
 
     def on_train_end(self, logs: Any = None) -> None:
         """Writes a last checkpoint."""
         del logs
         if self._ends_itself:
             self._end_run()
+
+    def _leave_if_noticed(self) -> None:
+        """Ends the program if it has notice; a loop of `tfs.keras.fit` does it itself.
+
+        It comes before any other end of the training, which would look like one.
+        """
+        notice = self.notice
+        if notice is not None and not self._is_beside_training and notice.is_given:
+            self.save_at_notice(notice)
+            notice.leave()
+
+    def save_at_notice(self, notice: Notice) -> None:
+        """Writes a checkpoint before the program is ended; called by `fit`.
+
+        It is not begun if there is not the time that the last one took.
+
+        Args:
+            notice: tells how much time is left.
+        """
+        expected = self._engine.expected_secs()
+        writes = self.saving is not None and not self.saving.is_over
+        begun = time.monotonic()
+        # One that is being written is not given up for one that may not be complete.
+        is_saved = False
+        if expected * (1 + writes) <= notice.secs_left:
+            if writes:
+                self.saving.wait_until_over()
+            is_saved = self._try_to_save(wait=True)
+        else:
+            notice.say_too_late(expected)
+            if writes:
+                self.saving.wait_until_over()
+        self._run.progress.end(self._position.num_steps)
+        secs = time.monotonic() - begun
+        written = f", written in {secs:.1f} s" if is_saved else ""
+        newest = self._newest() or "the beginning"
+        notice.say(f"the next run goes on from {newest}{written}.")
+
+    def _newest(self) -> str:
+        """Returns the newest checkpoint's prefix, or "" if there is none."""
+        directory = self._engine.directory
+        number = directory.newest_number()
+        return directory.prefix(number) if number else ""
 
     def _note_stop(self, logs: Any) -> None:
         """Notes whether a callback has stopped training after this batch."""

@@ -5,6 +5,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "tensorflow/core/common_runtime/process_util.h"
 #include "tensorflow/core/distributed_runtime/call_options.h"
 #include "tensorflow/core/platform/protobuf.h"
 #include "tensorflow/core/platform/status.h"
@@ -95,25 +97,37 @@ class WireEagerClient : public EagerClient {
     // It was lost: the task may be back.
     const std::shared_ptr<MessageLite> kept(request.New());
     kept->CheckTypeAndMergeFrom(request);
-    local_.hub->Await(task_, [this, method, options, kept, response,
-                              ended = std::move(ended)](
-                                 const Hub::ConnectionPtr& found,
-                                 bool has_answered) {
-      if (found == nullptr) {
-        // The context is with the services of the wire, on all tasks.
-        const absl::string_view why =
-            has_answered
-                ? ", which answers, but has no grpc+tfs any more, by which the "
-                  "coordinator has begun: it is left out until it is started "
-                  "with grpc+tfs, or the coordinator is started again"
-                : "";
-        ended(absl::UnavailableError(absl::StrCat(
-            "no connection to ", task_, why,
-            "\nAdditional GRPC error information from remote target ", task_)));
-        return;
-      }
-      Call(local_, found, task_, method, options, *kept, response, ended);
-    });
+    local_.hub->Await(
+        task_,
+        [this, method, options, kept, response, ended = std::move(ended)](
+            const Hub::ConnectionPtr& found, bool has_answered) {
+          if (found != nullptr) {
+            Call(local_, found, task_, method, options, *kept, response, ended);
+            return;
+          }
+          EndWithoutConnection(has_answered, ended);
+        });
+  }
+
+  void EndWithoutConnection(bool has_answered, const StatusCallback& done) {
+    const std::string words = absl::StrCat(
+        "\nAdditional GRPC error information from remote target ", task_);
+    if (!has_answered) {
+      done(absl::UnavailableError(
+          absl::StrCat("no connection to ", task_, words)));
+      return;
+    }
+    // The context is with the services of the wire, on all tasks. TensorFlow
+    // tries again at once, for as long as it takes.
+    const absl::Status status = absl::UnavailableError(absl::StrCat(
+        "no connection to ", task_,
+        ", which answers, but has no grpc+tfs any more, by which the "
+        "coordinator has begun: it is left out until it is started with "
+        "grpc+tfs, or the coordinator is started again",
+        words));
+    tensorflow::SchedNonBlockingClosureAfter(
+        absl::ToInt64Microseconds(absl::FromChrono(Hub::kFirstPause)),
+        [status, done] { done(status); });
   }
 
   const Local local_;

@@ -65,7 +65,7 @@ using tensorflow::ServerInterface;
 using tensorflow::WorkerEnv;
 
 constexpr char kProtocol[] = "grpc+tfs";
-// Of those that wait for a task to start, how many make a line of the log.
+// How often tasks that are not there are asked for each line of the log.
 constexpr int kTurnsToSayIt = 10;
 
 std::string TaskName(const std::string& job, int index) {

@@ -29,8 +29,8 @@ class Hub : private Connection::Owner {
  public:
   using Time = std::chrono::nanoseconds;
   using ConnectionPtr = std::shared_ptr<Connection>;
-  // Without a connection, whether somebody has answered all the same: he has no
-  // wire then. A task that is not there, or not yet, may have one.
+  // Without a connection, whether the task has answered all the same: it has no
+  // wire then. One that is not there yet may have one.
   using Found = std::function<void(ConnectionPtr, bool has_answered)>;
 
   // How long a dialled task may take to accept, and then to say hello; and how

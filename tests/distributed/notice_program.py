@@ -1,6 +1,8 @@
 """Counts how often each item of a work queue is trained, in a table, with checkpoints.
 
-Arguments: a folder, for checkpoints and the result; and what else is to be so, by name.
+Arguments: a folder, for checkpoints and the result; what else is to be so, by name; the
+numbers of items, of batches of each, and of epochs; and the batch at which it hangs, if
+it is to.
 """
 
 import json
@@ -15,27 +17,24 @@ from keras_sync_replicas import make_strategy
 
 import tf_syncrep as tfs
 
-ITEMS, BATCHES_OF_ITEM, EPOCHS = 300, 2, 2
-HANGS_AT = 50
-
 
 class Told(tf.keras.callbacks.Callback):
-    def __init__(self, hangs):
+    def __init__(self, hangs_at):
         super().__init__()
-        self._hangs = hangs
+        self._hangs_at = hangs_at
 
     def on_train_batch_end(self, batch, logs=None):
         print(f"step {batch}", flush=True)
-        if self._hangs and batch == HANGS_AT:
+        if batch == self._hangs_at:
             threading.Event().wait()
 
 
-def make_model():
+def make_model(items):
     # The gradient of each batch of an item is -1 in the item's row.
     model = tf.keras.Sequential(
         [
             tf.keras.layers.Input((1,), dtype="int64"),
-            tfs.keras.Embedding(ITEMS, 1, embeddings_initializer="zeros"),
+            tfs.keras.Embedding(items, 1, embeddings_initializer="zeros"),
             tf.keras.layers.Flatten(),
         ]
     )
@@ -43,34 +42,35 @@ def make_model():
     return model
 
 
-def train(folder, options):
+def train(folder, option, items, batches_of_item, epochs, hangs_at):
     strategy = make_strategy()
     with strategy.scope():
-        queue = tfs.data.WorkQueue(ITEMS, num_epochs=None, shuffle=True)
-        model = make_model()
+        queue = tfs.data.WorkQueue(items, num_epochs=None, shuffle=True)
+        model = make_model(items)
 
     def batches(item):
         example = ([item], [0.0])
-        return tf.data.Dataset.from_tensors(example).repeat(BATCHES_OF_ITEM)
+        return tf.data.Dataset.from_tensors(example).repeat(batches_of_item)
 
     def dataset(context):
         return queue.dataset(batches).batch(1)
 
     checkpoint = tfs.keras.Checkpoint(folder, work_queues={"items": queue})
-    callbacks = [Told("hangs" in options)]
-    if "no checkpoint" not in options:
+    callbacks = [Told(hangs_at if option == "hangs" else None)]
+    if option != "no checkpoint":
         callbacks.insert(0, checkpoint)
-    tfs.keras.fit(model, dataset, epochs=EPOCHS, verbose=0, callbacks=callbacks)
+    tfs.keras.fit(model, dataset, epochs=epochs, verbose=0, callbacks=callbacks)
     counts = np.round(np.concatenate([x.ravel() for x in model.get_weights()]))
     pathlib.Path(folder, "counts.json").write_text(json.dumps(sorted(counts.tolist())))
 
 
 if __name__ == "__main__":
-    folder, *options = sys.argv[1:]
-    if "in a thread" in options:
-        thread = threading.Thread(target=train, args=(folder, options))
+    folder, option, *numbers = sys.argv[1:]
+    arguments = (folder, option, *map(int, numbers))
+    if option == "in a thread":
+        thread = threading.Thread(target=train, args=arguments)
         thread.start()
         thread.join()
     else:
-        train(folder, options)
+        train(*arguments)
     os._exit(0)

@@ -11,15 +11,16 @@ import random
 import signal
 from collections import Counter
 
+import checkpoint_models
 import commands
 import programs
 import pytest
-from notice_program import BATCHES_OF_ITEM, EPOCHS, HANGS_AT, ITEMS
 
 from tf_syncrep.python.ops.notice_ops import TO_BE_CONTINUED
 
 SCRIPT = pathlib.Path(__file__).with_name("notice_program.py")
 OPTIONS = ("--workers", 2, "--ps", 2, "--grace", 10)
+ITEMS, BATCHES_OF_ITEM, EPOCHS, HANGS_AT = 300, 2, 2, 50
 STEPS = ITEMS * BATCHES_OF_ITEM * EPOCHS
 TARGETS = ("launcher", "chief", "ps-0", "ps-1", "worker-0", "worker-1")
 
@@ -27,7 +28,9 @@ pytestmark = pytest.mark.one_version
 
 
 def launch(folder, *options):
-    command = ("launch", *OPTIONS, *options[:-1], SCRIPT, folder, *options[-1:])
+    *options, of_script = options
+    numbers = (ITEMS, BATCHES_OF_ITEM, EPOCHS, HANGS_AT)
+    command = ("launch", *OPTIONS, *options, SCRIPT, folder, of_script, *numbers)
     return commands.Command(*command, env=programs.environment())
 
 
@@ -77,6 +80,21 @@ def test_nothing_is_lost_or_read_twice(tmp_path, target):
 def test_nothing_is_lost_or_read_twice_whoever_is_terminated(tmp_path, seed):
     draw = random.Random(seed)
     interrupt(tmp_path, draw.choice(TARGETS), step=draw.randrange(1, STEPS * 3 // 4))
+
+
+@pytest.mark.slow
+def test_synchronous_weights_are_those_of_a_training_that_nobody_disturbed(tmp_path):
+    """The gradients of an open round are dropped, and their batches trained again."""
+    updates, folder = 40, tmp_path / "checkpoints"
+    script = SCRIPT.with_name("checkpoint_script.py")
+    command = ("launch", *OPTIONS, script, folder, tmp_path, updates)
+    with commands.Command(*command, env=programs.environment()) as launched:
+        terminate(launched, "launcher", updates // 2 + 1)
+        assert launched.wait_for_all() == TO_BE_CONTINUED, launched.output
+    with commands.Command(*command, env=programs.environment()) as launched:
+        launched.wait_for_line("Training goes on from .*: nothing is lost")
+        assert launched.wait_for_all() == 0, launched.output
+    checkpoint_models.assert_trained(tmp_path / "result.npz", updates)
 
 
 @pytest.mark.slow

@@ -39,9 +39,24 @@ void Wake() {
   static_cast<void>(!write(pipe_ends[1], &byte, 1));
 }
 
-// Does what a signal would have done; `former` is in force from here on.
+void Handle(int signum);
+
+bool IsInForce(const struct sigaction& action) {
+  return (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == Handle;
+}
+
+// Whoever has set another handler meanwhile keeps it.
+void RestoreFormer() {
+  struct sigaction present;
+  sigaction(SIGTERM, nullptr, &present);
+  if (IsInForce(present)) {
+    sigaction(SIGTERM, &former, nullptr);
+  }
+}
+
+// Does what a signal would have done, and will do from here on.
 void ActAsBefore() {
-  sigaction(SIGTERM, &former, nullptr);
+  RestoreFormer();
   kill(getpid(), SIGTERM);
 }
 
@@ -53,10 +68,6 @@ void Handle(int /*signum*/) {
     Wake();
   }
   errno = error;
-}
-
-bool IsInForce(const struct sigaction& action) {
-  return (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == Handle;
 }
 
 }  // namespace
@@ -179,12 +190,7 @@ void Notice::StopListeningIfIdle() {
   if (has_worked_) {
     return;  // its next work is a moment away
   }
-  struct sigaction present;
-  sigaction(SIGTERM, nullptr, &present);
-  // Whoever has set another handler meanwhile keeps it.
-  if (IsInForce(present)) {
-    sigaction(SIGTERM, &former, nullptr);
-  }
+  RestoreFormer();
   is_listening_ = false;
 }
 

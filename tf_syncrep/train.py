@@ -7,6 +7,7 @@ from tf_syncrep.python.v1.accumulators import (
 from tf_syncrep.python.v1.adagrad import AdagradOptimizer
 from tf_syncrep.python.v1.adam_async import AdamAsyncOptimizer
 from tf_syncrep.python.v1.checkpoint.saver_hook import CheckpointSaverHook
+from tf_syncrep.python.v1.checkpoint.warm_start import warm_start
 from tf_syncrep.python.v1.embedding_lookup import embedding_lookup
 from tf_syncrep.python.v1.ftrl import FtrlOptimizer
 from tf_syncrep.python.v1.gradient_descent import GradientDescentOptimizer
@@ -30,4 +31,5 @@ __all__ = [
     "SyncReplicasOptimizer",
     "byte_size_load_fn",
     "embedding_lookup",
+    "warm_start",
 ]

@@ -126,6 +126,15 @@ def test_a_table_of_another_optimizer_keeps_its_vectors(
         assert report["variables/hidden/kernel"].status == "in part"
 
 
+def test_slots_that_no_optimizer_has_are_not_used(tmp_path):
+    saved(train(make({"user": 10})), tmp_path)
+    new = make({"user": 10}, tf.keras.optimizers.SGD(0.1))
+    report = tfs.keras.warm_start(new, tmp_path)
+    for name in ("tables/user", "variables/top/kernel"):
+        assert report[name].status == "taken"
+        assert report[name].note == "slots in the source are not used"
+
+
 def test_names_are_mapped_and_left_out(tmp_path):
     old = train(make({"user": 10, "item": 7}))
     saved(old, tmp_path)
@@ -315,6 +324,13 @@ def test_sources_that_are_none(tmp_path):
         tfs.keras.warm_start(model, tmp_path)
 
 
+def test_a_checkpoint_whose_names_are_attributes_is_refused(tmp_path):
+    path = tf.train.Checkpoint(model=make({"user": 10})).save(str(tmp_path / "saved"))
+    for source in (path, tmp_path):
+        with pytest.raises(ValueError, match=r"not be a checkpoint of tf\.train"):
+            tfs.keras.warm_start(make({"user": 10}), source)
+
+
 def test_a_damaged_source_is_passed_over_or_refused(tmp_path):
     old = make({"user": 10})
     checkpoint = saved(old, tmp_path)
@@ -471,3 +487,17 @@ def test_files_that_are_none(name, tmp_path):
         (tmp_path / name).write_bytes(b"no such file")
     with pytest.raises(Exception, match=r"which is not there|cannot be read"):
         tfs.keras.warm_start(make({"user": 10}), tmp_path / name)
+
+
+@pytest.mark.parametrize("num_parts", PARTS)
+@pytest.mark.parametrize("rows", [1, 2, 4])
+def test_padding_is_no_row(rows, num_parts, tmp_path, monkeypatch):
+    """In files each part has equally many rows, some of which may be padding."""
+    old = make({"user": rows}, None, monkeypatch, 3)
+    saved(old, tmp_path)
+    new = make({"user": 7}, None, monkeypatch, num_parts)
+    before = tables_of(new)["tables/user"]
+    tfs.keras.warm_start(new, tmp_path)
+    after = tables_of(new)["tables/user"]
+    np.testing.assert_array_equal(after[:rows], tables_of(old)["tables/user"])
+    np.testing.assert_array_equal(after[rows:], before[rows:])

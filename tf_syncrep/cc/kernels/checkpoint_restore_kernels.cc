@@ -352,9 +352,12 @@ class PieceArray {
       const int64_t first = piece_.stride == 1 ? piece_.first : 0;
       const int64_t begin = std::max(part.begin - first, int64_t{0});
       // Behind the last row of the table there may be padding.
+      const int64_t stored_rows =
+          stored_vocabulary_ <= piece_.first
+              ? 0
+              : (stored_vocabulary_ - 1 - piece_.first) / piece_.stride + 1;
       const int64_t end = std::min(
-          {part.begin + part.num_rows - first, piece_.num_rows,
-           (stored_vocabulary_ - 1 - piece_.first) / piece_.stride + 1});
+          {part.begin + part.num_rows - first, piece_.num_rows, stored_rows});
       if (begin < end) {
         CopyRows(from + (begin + first - part.begin) * stored_row_bytes_,
                  end - begin, data + (piece_.begin + begin) * row_bytes_);

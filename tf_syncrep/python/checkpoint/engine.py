@@ -410,7 +410,7 @@ class Engine:
             )
         last = reader_of(prefixes[-1])
         of_parts = [
-            (x.variable, least_of(x, known, last, prefixes[-1]))
+            (x.variable, _least(x, known, last, prefixes[-1]))
             for x in contents.of_parts
         ]
         readers = {prefix: reader_of(prefix) for prefix in prefixes}
@@ -464,9 +464,7 @@ def reason_of(message: str) -> str:
     return found[0].strip() if found else message
 
 
-def least_of(
-    of_part: Any, known: Mapping[str, Any], reader: Any, checkpoint: str
-) -> Any:
+def _least(of_part: Any, known: Mapping[str, Any], reader: Any, checkpoint: str) -> Any:
     """Returns the value that a variable of a part gets from a checkpoint."""
     names = of_part.stored_names(known)
     if not names:

@@ -26,15 +26,20 @@ class Matching:
     """The names that a model's variables have in a checkpoint."""
 
     def __init__(
-        self, own: Iterable[str], stored: Iterable[str], rename: Rename, skip: Any
+        self,
+        own: Iterable[str],
+        stored: Iterable[str],
+        rename: Rename,
+        skip: Any,
+        base_of: Callable[[str], str] = base_of,
     ):
         """Matches base names, and raises ValueError if an argument fits none.
 
         `own`: names of the model; `stored`: those of the checkpoint. `rename`, `skip`:
-        the users' arguments.
+        the users' arguments. `base_of`: returns the base name of an array.
         """
+        self.base_of = base_of
         self._own = {base_of(name) for name in own}
-        self._names = {*own}
         self.stored = {base_of(name) for name in stored}
         self._skip = _checked_skip(skip, {*own})
         by_rule: dict[str, str] = {}
@@ -43,10 +48,9 @@ class Matching:
             if new == name:
                 continue
             if new not in self._own:
-                raise ValueError(
-                    "`rename` must lead to names of the model. Received: rename of "
-                    f"{name!r} to {new!r}{_similar(new, self._own)}"
-                )
+                if not isinstance(rename, Mapping):
+                    self._check_leads({name: new})
+                continue
             if new in by_rule:
                 raise ValueError(
                     "`rename` must lead to different names. Received: rename of both "
@@ -54,25 +58,36 @@ class Matching:
                 )
             by_rule[new] = name
         if isinstance(rename, Mapping):
-            for old in rename:
-                if not any(_is_within(name, old) for name in self.stored):
-                    raise ValueError(
-                        "`rename` must be of names in the checkpoint. Received: rename "
-                        f"of {old!r}{_similar(old, self.stored)}"
-                    )
+            self._check_leads(rename)
         # What was renamed is not there under its former name.
         gone = set(by_rule.values())
         self._source = {name: name for name in self._own & self.stored - gone} | by_rule
 
+    def _check_leads(self, rename: Mapping[str, str]) -> None:
+        """Raises if a name is not there, or leads to none; some within it may."""
+        for old, new in rename.items():
+            if not any(_is_within(name, old) for name in self.stored):
+                raise ValueError(
+                    "`rename` must be of names in the checkpoint. Received: rename of "
+                    f"{old!r}{_similar(old, self.stored)}"
+                )
+            if not any(_is_within(x, new) or _is_within(new, x) for x in self._own):
+                raise ValueError(
+                    "`rename` must lead to names of the model. Received: rename of "
+                    f"{old!r} to {new!r}{_similar(new, self._own)}"
+                )
+
     def source_of(self, name: str) -> str | None:
         """Returns the name of an array in the checkpoint; None if it has none."""
-        base = base_of(name)
+        base = self.base_of(name)
         source = self._source.get(base)
         return None if source is None else name[: len(name) - len(base)] + source
 
     def is_skipped(self, name: str) -> bool:
         """Returns whether a user has left a variable, or an array of it, out."""
-        return any(_is_within(x, s) for s in self._skip for x in (name, base_of(name)))
+        return any(
+            _is_within(x, s) for s in self._skip for x in (name, self.base_of(name))
+        )
 
     @property
     def used(self) -> set[str]:
@@ -99,17 +114,16 @@ def renamed(name: str, rename: Rename) -> str:
     return name
 
 
-def check_rename(rename: Any) -> Any:
+def check_rename(rename: Any) -> None:
     """Checks the type of a user's `rename`."""
     is_names = isinstance(rename, Mapping) and all(
         isinstance(x, str) and x for pair in rename.items() for x in pair
     )
-    if rename is None or is_names or callable(rename):
-        return rename
-    raise ValueError(
-        "`rename` must be a dict from names in the checkpoint to names of the model, "
-        f"or a function of a name. Received: rename={rename!r}"
-    )
+    if not (rename is None or is_names or callable(rename)):
+        raise ValueError(
+            "`rename` must be a dict from names in the checkpoint to names of the "
+            f"model, or a function of a name. Received: rename={rename!r}"
+        )
 
 
 def _checked_skip(skip: Any, own: Collection[str]) -> Sequence[str]:

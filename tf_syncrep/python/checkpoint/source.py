@@ -17,6 +17,8 @@ from tf_syncrep.python.checkpoint.directory import DamagedError, Directory, Mani
 from tf_syncrep.python.checkpoint.engine import KEYED, NOTES, reader_of, shapes_of
 from tf_syncrep.python.ops import checkpoint_ops
 
+# A checkpoint of TensorFlow's has it if its names are paths of attributes.
+_OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _NAME = re.compile(r"ckpt-(\d+)")
 # What follows the name of an array: rows that have changed, and its part.
 _CHANGED = re.compile(r"/changed/\d+-\d+/(?:ids|rows)$")
@@ -140,7 +142,7 @@ def open_source(source: Any) -> Source:
         manifests = [x for x in directory.manifests() if x.number == int(match[1])]
         return _whole(directory, manifests)
     if tf.io.gfile.exists(f"{path}.index"):
-        return Source([path])
+        return _of_saver(path)
     if not tf.io.gfile.isdir(path):
         raise ValueError(
             "`source` must be a checkpoint, or a folder of checkpoints. Received: "
@@ -155,7 +157,20 @@ def open_source(source: Any) -> Source:
             "`source` must be a folder with a checkpoint that is complete. Received: "
             f"source={path!r}, which has none"
         )
-    return Source([latest])
+    return _of_saver(latest)
+
+
+def _of_saver(prefix: str) -> Source:
+    """Opens a checkpoint of a Saver, whose names are those of variables."""
+    source = Source([prefix])
+    if _OBJECTS in source.shapes:
+        raise ValueError(
+            "`source` must not be a checkpoint of tf.train.Checkpoint, which names "
+            "variables by the attributes that lead to them: restore it into a model "
+            "like the one that it is of, and save that by tfs.keras.Checkpoint. "
+            f"Received: source={prefix!r}"
+        )
+    return source
 
 
 def _whole(directory: Directory, manifests: Sequence[Manifest]) -> Source:

@@ -9,22 +9,35 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tf_syncrep.python.checkpoint.contents import Contents, Group, Piece, Share
+from tf_syncrep.python.checkpoint import matching
+from tf_syncrep.python.checkpoint.contents import (
+    Contents,
+    Group,
+    OfPart,
+    Piece,
+    Share,
+)
 from tf_syncrep.python.checkpoint.directory import DamagedError
-from tf_syncrep.python.checkpoint.engine import DAMAGE, least_of, reason_of
+from tf_syncrep.python.checkpoint.engine import DAMAGE, reason_of
 from tf_syncrep.python.checkpoint.keyed_tables import (
     KeyedTable,
     chunks_of,
     keep_most_used,
     num_of,
 )
-from tf_syncrep.python.checkpoint.matching import Matching, Rename, base_of
+from tf_syncrep.python.checkpoint.matching import (
+    Matching,
+    Rename,
+    base_of,
+    check_rename,
+    renamed,
+)
 from tf_syncrep.python.checkpoint.source import Rows, Source
 from tf_syncrep.python.checkpoint.warm_moves import (
     fill_fixed_from_growing,
@@ -54,6 +67,30 @@ class Terms:
     truncate: bool = False
     pad: bool = False
 
+    def __post_init__(self):
+        check_rename(self.rename)
+        for name in ("truncate", "pad"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise ValueError(f"`{name}` must be a bool. Received: {name}={value!r}")
+
+
+def arguments_of(given: Any) -> dict[str, Any] | None:
+    """Checks the argument `warm_start` of those who write checkpoints.
+
+    Returns it by the names of the public arguments; None stands for none.
+    """
+    if given is None:
+        return None
+    arguments = dict(given) if isinstance(given, Mapping) else {"source": given}
+    known = ["source", *(x.name for x in dataclasses.fields(Terms))]
+    if "source" not in arguments or not set(arguments) <= set(known):
+        raise ValueError(
+            "`warm_start` must be a source, or a dict with `source` and other arguments"
+            f" of that function, {known}. Received: warm_start={given!r}"
+        )
+    Terms(**{name: x for name, x in arguments.items() if name != "source"})
+    return arguments
+
 
 @dataclasses.dataclass
 class _Item:
@@ -73,18 +110,26 @@ class _Item:
 class WarmStart:
     """One warm start of a model's contents; first a plan, then `run`."""
 
-    def __init__(self, contents: Contents, source: Source, terms: Terms):
+    def __init__(
+        self,
+        contents: Contents,
+        source: Source,
+        terms: Terms,
+        base_of: Callable[[str], str] = base_of,
+    ):
         """Plans it, and writes nothing.
 
-        Raises ValueError: a name in an argument fits nothing, or a table may not be
-        taken as it is.
+        `base_of`: returns the name of the variable to which an array belongs. Raises
+        ValueError: a name in an argument fits nothing, or a table may not be taken as
+        it is.
         """
         self._begun = time.monotonic()
         self._contents, self._source, self._terms = contents, source, terms
-        self._items = _items_of(contents)
+        self._are_slots_named = base_of is matching.base_of
+        self._items = _items_of(contents, base_of)
         own = [x for item in self._items.values() for x in (*item.arrays, item.name)]
         own += [_PART.sub("", x) for item in self._items.values() for x in item.of_part]
-        self._matching = Matching(own, source.names, terms.rename, terms.skip)
+        self._matching = Matching(own, source.names, terms.rename, terms.skip, base_of)
         self._lines: list[WarmStarted] = []
         # By names of the model: those in the files, and the number of rows there.
         self._stored: dict[str, str] = {}
@@ -94,10 +139,11 @@ class WarmStart:
         self._with_slots: set[str] = set()
         for item in self._items.values():
             self._plan(item)
-        self._of_parts = self._plan_of_parts()
-        for name in sorted(self._matching.stored - self._matching.used):
-            if not name.startswith("_CHECKPOINTABLE"):
-                self._lines.append(WarmStarted(name, NOT_USED))
+        of_parts_used: set[str] = set()
+        self._of_parts = self._plan_of_parts(of_parts_used)
+        unused = self._matching.stored - self._matching.used - of_parts_used
+        for name in sorted(unused):
+            self._lines.append(WarmStarted(name, NOT_USED))
 
     def _plan(self, item: _Item) -> None:
         name = item.name
@@ -202,6 +248,9 @@ class WarmStart:
             return f"they are of {trainer_there}, not of {trainer}"
         if self._source.without_slots:
             return "the source does not name them"
+        if not self._are_slots_named:
+            missing = [x for x in item.arrays if not self._name_of(x)]
+            return f"{missing[0]} is {_NOT_THERE}" if missing else None
         kinds = {x[: -len(item.name)] for x in item.arrays if x != item.name}
         kinds |= {_PART.sub("", x)[: -len(item.name)] for x in item.of_part}
         there = {x[: -len(stored)] for x in self._source.names if _is_slot(x, stored)}
@@ -209,20 +258,34 @@ class WarmStart:
             return f"there are {_listed(there)}, here {_listed(kinds)}"
         return None
 
-    def _plan_of_parts(self) -> list[tuple[Any, Any]]:
-        """Finds values of slots without rows, whose parts are others in the source."""
+    def _plan_of_parts(self, used: set[str]) -> list[tuple[Any, Any]]:
+        """Finds values of slots without rows, whose parts are others in the source.
+
+        Adds their names there to `used`.
+        """
         found = []
         last = self._source.readers[self._source.path]
+        by_new_name = {}
+        if not self._are_slots_named:
+            names = self._source.shapes
+            by_new_name = {renamed(x, self._terms.rename): x for x in names}
         for x in self._contents.of_parts:
-            tables = tuple(
-                self._name_of(table)
-                for table in x.tables
-                if base_of(table) in self._with_slots
-            )
-            if tables:
+            if isinstance(x, OfPart):
+                tables = tuple(
+                    self._name_of(table)
+                    for table in x.tables
+                    if base_of(table) in self._with_slots
+                )
                 stored = dataclasses.replace(x, tables=tables)
-                value = least_of(stored, self._source.shapes, last, self._source.path)
-                found.append((x.variable, value))
+                names = stored.stored_names(self._source.shapes) if tables else []
+            elif any(self._matching.is_skipped(name) for name in x.names):
+                names = []
+            else:
+                names = [by_new_name[name] for name in x.stored_names(by_new_name)]
+            used.update(names)
+            if names:
+                values = [last.get_tensor(name) for name in names]
+                found.append((x.variable, min(values, key=lambda value: value.min())))
         return found
 
     # --- What is read at once ---
@@ -422,9 +485,27 @@ class WarmStart:
                 row = variable.shape[1:] if len(variable.shape) else variable.shape
                 size += rows * row.num_elements() * variable.dtype.base_dtype.size
         status = IN_PART if is_part or rows < of_rows else TAKEN
+        has_slots = len(item.arrays) > 1 or item.of_part
+        if not has_slots and any(_is_slot(x, stored) for x in self._source.names):
+            notes = [*notes, "slots in the source are not used"]
         note = "; ".join(notes)
         line = WarmStarted(item.name, status, stored, rows, of_rows, size, note)
         self._lines.append(line)
+
+    @property
+    def shares(self) -> dict[str, Share]:
+        """What each task reads, by the names in the source."""
+        shares = {share.device: self._share(share) for share in self._contents.shares}
+        return {
+            device: share
+            for device, share in shares.items()
+            if share.groups or share.wholes
+        }
+
+    @property
+    def padded(self) -> list[Any]:
+        """The variables that are set to their own values and those in the source."""
+        return [variable for variable, _ in self._padded]
 
     def run(self, calls: Any) -> WarmStartReport:
         """Takes what was planned; `calls`: as those of the engine.
@@ -447,13 +528,7 @@ class WarmStart:
         return WarmStartReport(self._source.path, tuple(self._lines), secs)
 
     def _run(self, calls: Any) -> None:
-        shares = {share.device: self._share(share) for share in self._contents.shares}
-        shares = {
-            device: share
-            for device, share in shares.items()
-            if share.groups or share.wholes
-        }
-        if shares:
+        if shares := self.shares:
             self._source.take(calls, shares)
         for move in self._moves:
             move()
@@ -484,7 +559,7 @@ class WarmStart:
         return dataclasses.replace(piece, names=names, stored_rows=num)
 
 
-def _items_of(contents: Contents) -> dict[str, _Item]:
+def _items_of(contents: Contents, base_of: Callable[[str], str]) -> dict[str, _Item]:
     """Returns a model's variables with what belongs to them, by name."""
     items: dict[str, _Item] = {}
     of_parts = {name for x in contents.of_parts for name in x.names}
@@ -506,8 +581,10 @@ def _items_of(contents: Contents) -> dict[str, _Item]:
         item.keyed = table
         vectors, _, _, *slots = zip(table.arrays, table.parts[0].variables, strict=True)
         item.arrays |= [vectors, *slots]
-    for name in of_parts:
-        item_of(_PART.sub("", name)).of_part.add(name)
+    for x in contents.of_parts:
+        if isinstance(x, OfPart):
+            for name in x.names:
+                item_of(_PART.sub("", name)).of_part.add(name)
     return items
 
 

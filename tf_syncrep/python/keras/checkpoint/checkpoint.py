@@ -26,10 +26,11 @@ from tf_syncrep.python.checkpoint.state import (
     states_of,
 )
 from tf_syncrep.python.checkpoint.warm_report import WarmStartReport
+from tf_syncrep.python.checkpoint.warm_start import arguments_of
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.checkpoint.contents import contents_of, has_weights
 from tf_syncrep.python.keras.checkpoint.position import Position
-from tf_syncrep.python.keras.checkpoint.warm_start import arguments_of, warm_start
+from tf_syncrep.python.keras.checkpoint.warm_start import warm_start as start_warm
 from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.compat.position import (
     clear_initial_position,
@@ -260,7 +261,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         if manifest is None:
             self.restored = None
             if self._warm_start is not None:
-                self.warm_started = warm_start(self.model, **self._warm_start)
+                self.warm_started = start_warm(self.model, **self._warm_start)
             return None
         restore_queues(self._queues, manifest)
         self.restored = Restored(

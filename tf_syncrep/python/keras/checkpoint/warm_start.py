@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tf_syncrep.python.checkpoint.function_calls import FunctionCalls
-from tf_syncrep.python.checkpoint.matching import check_rename, renamed
+from tf_syncrep.python.checkpoint.matching import renamed
 from tf_syncrep.python.checkpoint.source import Source, open_source
 from tf_syncrep.python.checkpoint.warm_report import WarmStartReport
 from tf_syncrep.python.checkpoint.warm_start import Terms, WarmStart
@@ -97,10 +96,7 @@ def warm_start(
     >>> report["tables/user"].status, report["tables/user"].rows
     ('in part', 100)
     """
-    for name, value in (("truncate", truncate), ("pad", pad)):
-        if not isinstance(value, bool):
-            raise ValueError(f"`{name}` must be a bool. Received: {name}={value!r}")
-    terms = Terms(check_rename(rename), skip, truncate, pad)
+    terms = Terms(rename, skip, truncate, pad)
     if not has_weights(model):
         raise ValueError(
             "warm_start needs a model that is built: call it on a batch, or give it an "
@@ -133,20 +129,3 @@ def _opened(
         return ["embeddings"] if "embeddings_0" in found else found
 
     return FileSource(path, variables_of, files)
-
-
-def arguments_of(given: Any) -> dict[str, Any] | None:
-    """Checks the argument `warm_start` of a Checkpoint, and returns those of the call.
-
-    None stands for none.
-    """
-    if given is None:
-        return None
-    arguments = given if isinstance(given, Mapping) else {"source": given}
-    known = [x for x in inspect.signature(warm_start).parameters if x != "model"]
-    if "source" not in arguments or not set(arguments) <= set(known):
-        raise ValueError(
-            "`warm_start` must be a source, or a dict with `source` and other arguments"
-            f" of tfs.keras.warm_start, {known}. Received: warm_start={given!r}"
-        )
-    return dict(arguments)

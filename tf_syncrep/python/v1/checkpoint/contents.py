@@ -46,6 +46,7 @@ def contents_of_graph() -> tuple[Contents, Any]:
     for group in groups:
         piece = _piece_of(group)
         contents.add_group(group, [piece])
+        contents.tables.add(piece.names[0])
         if group[0].trainable:
             contents.weights.append(piece.names[0])
     of_groups = {id(variable) for group in groups for variable in group}

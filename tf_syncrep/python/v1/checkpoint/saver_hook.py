@@ -17,9 +17,12 @@ from tf_syncrep.python.checkpoint.engine import Engine, Options, Saving
 from tf_syncrep.python.checkpoint.notice import Notice
 from tf_syncrep.python.checkpoint.run import Run
 from tf_syncrep.python.checkpoint.state import check_queues, restore_queues, states_of
+from tf_syncrep.python.checkpoint.warm_report import WarmStartReport
+from tf_syncrep.python.checkpoint.warm_start import Terms, arguments_of
 from tf_syncrep.python.ops import sync_gate_ops
 from tf_syncrep.python.v1.checkpoint.contents import contents_of_graph
 from tf_syncrep.python.v1.checkpoint.session_calls import SessionCalls
+from tf_syncrep.python.v1.checkpoint.warm_start import PreparedWarmStart
 from tf_syncrep.python.v1.sync_replicas.optimizer import optimizers_of_graph
 
 __all__ = ["CheckpointSaverHook"]
@@ -79,6 +82,9 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
             overwritten before they were written to the files; then updates wait.
         max_bytes_per_sec: how fast each parameter server may write. By default there is
             no limit.
+        warm_start: where the folder has no checkpoint when the graph is made, variables
+            begin with what fits them of this source; or a dict of the arguments of
+            `tfs.train.warm_start`, `{"source": "/shared/run1", "skip": "logits"}`.
         raise_at_end: whether `end`, and so the session that ends, raises an error if
             the last checkpoint was not written. By default the log says so, and how
             many were written.
@@ -89,6 +95,7 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
             `secs` (how long it took), and `manifest`, which is None until it is
             complete.
         restored: the prefix of the checkpoint that was restored last, or None.
+        warm_started: what `tfs.train.warm_start` returned last, or None.
 
     Raises:
         ValueError: an argument is out of range, or `checkpoint_dir` is a file. In
@@ -113,6 +120,7 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         max_kept_bytes: int = 256 * 2**20,
         max_bytes_per_sec: float | None = None,
         raise_at_end: bool = False,
+        warm_start: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     ):
         self._is_chief = is_chief
         self._queues = check_queues(work_queues)
@@ -127,6 +135,9 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         self._options = Options(keep, full_every, max_kept_bytes, max_bytes_per_sec)
         self.saving: Saving | None = None
         self.restored: str | None = None
+        self._warm_start = arguments_of(warm_start)
+        self._prepared: PreparedWarmStart | None = None
+        self.warm_started: WarmStartReport | None = None
         self._session: Any = None  # the session into which it restored
         self._beginning: threading.Thread | None = None
         self._notice: Notice | None = None
@@ -159,6 +170,10 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         if not self._is_chief:
             return
         self._directory.check_writable()
+        if self._warm_start is not None and not self._directory.newest_number():
+            source = self._warm_start["source"]
+            terms = {x: y for x, y in self._warm_start.items() if x != "source"}
+            self._prepared = PreparedWarmStart(source, Terms(**terms))
         self._calls = SessionCalls(saver)
         self._engine = Engine(self._directory, self._calls, self._options)
         self._engine.prepare(self._contents)
@@ -313,6 +328,8 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         self._calls.session = session
         self._engine.check_writable(self._contents)
         manifest = self._engine.restore(self._contents)
+        if manifest is None and self._prepared is not None:
+            self.warm_started = self._prepared.run(session)
         step = int(session.run(self._step))
         if manifest is not None:
             restore_queues(self._queues, manifest, session)

@@ -18,8 +18,7 @@ from tf_syncrep.python.checkpoint.directory import DamagedError, Directory, Mani
 from tf_syncrep.python.checkpoint.engine import Engine, Options
 from tf_syncrep.python.checkpoint.function_calls import FunctionCalls
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.checkpoint.checkpoint import has_weights
-from tf_syncrep.python.keras.checkpoint.contents import contents_of
+from tf_syncrep.python.keras.checkpoint.contents import contents_of, has_weights
 from tf_syncrep.python.keras.fit.api import evaluate
 from tf_syncrep.python.keras.fit.inputs import made_by
 from tf_syncrep.python.keras.sync_replicas.report.scalars_writer import SCALARS

@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.metadata
+import inspect
 import itertools
 import os
 import sys
@@ -86,7 +87,7 @@ def _imported_for_serving() -> bool:
     Python imports a package before its modules, and does not tell it for which. But the
     calls of the import system that wait for this module have the name.
     """
-    frame = sys._getframe(1)
+    frame = inspect.currentframe()
     while frame is not None and (
         frame.f_globals is globals()
         or frame.f_code.co_filename.startswith("<frozen importlib")

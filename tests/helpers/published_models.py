@@ -34,7 +34,11 @@ def make(
     hidden = tf.keras.layers.Concatenate()(list(embedding(inputs).values()))
     if is_normalized:  # It has variables that are not trained.
         hidden = tf.keras.layers.BatchNormalization()(hidden)
-    model = tf.keras.Model(inputs, tf.keras.layers.Dense(1)(hidden))
+    dense = tf.keras.layers.Dense(1, kernel_initializer="ones")
+    model = tf.keras.Model(inputs, dense(hidden))
+    if isinstance(size, int):  # Initial rows of a fixed table depend on its parts.
+        values = np.random.default_rng(2).normal(size=(size, WIDTH))
+        embedding.set_embedding_tables({"items": values.astype(np.float32)})
     model.compile(optimizer or tfs.keras.AdamAsync(0.05), loss="mse")
     return model
 

@@ -266,12 +266,12 @@ def test_requests_see_one_version(tmp_path):
             while not is_over:
                 found.append(follower(**models.probe())["output_0"].numpy())
 
-        asking = None
+        asking = []
         for version in range(1, 16):
             models.train(model, draw)
             wanted[version] = model(models.probe()).numpy()
             publisher.publish()
-            if asking is None:
+            if not asking:
                 follower.wait(1, models.DEADLINE_SECS)
                 asking = [in_thread(ask) for _ in range(3)]
         follower.wait(15, models.DEADLINE_SECS)

@@ -122,7 +122,8 @@ class PublishedTable(tf.Module):
             )
 
     def _at(self, places: tf.Tensor) -> tf.Tensor:
-        return tf.stack([places // self.num_parts, places % self.num_parts], axis=-1)
+        rows = tf.math.floordiv(places, self.num_parts)
+        return tf.stack([rows, places - rows * self.num_parts], axis=-1)
 
 
 class PublishedDenseTable(PublishedTable):
@@ -193,13 +194,14 @@ class PublishedGrowingTable(PublishedTable, _KeyedTable):
         """Sets rows and their keys, and removes the keys of places in `tombstones`."""
         places, keys, tombstones = (given[x] for x in ("places", "keys", "tombstones"))
         self._make_room(tf.concat([[tf.constant(-1, tf.int64)], places, tombstones], 0))
-        stay = tf.equal(self._places_of(keys), places)
-        changed = tf.concat([tf.boolean_mask(places, ~stay), tombstones], 0)
+        is_new = tf.not_equal(self._places_of(keys), places)
+        new_places = tf.boolean_mask(places, is_new)
+        changed = tf.concat([new_places, tombstones], 0)
         had = tf.gather_nd(self.keys, self._at(changed))
         # Before a place has a key, another one's may stand there.
         is_there = tf.equal(self._places_of(had), changed)
         self.index.remove(tf.boolean_mask(had, is_there))
-        self.index.insert(tf.boolean_mask(keys, ~stay), tf.boolean_mask(places, ~stay))
+        self.index.insert(tf.boolean_mask(keys, is_new), new_places)
         self._write(places, {"vectors": given["vectors"], "keys": keys})
         return tf.size(places, tf.int64) + tf.size(tombstones, tf.int64)
 

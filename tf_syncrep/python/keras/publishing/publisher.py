@@ -6,12 +6,14 @@ import concurrent.futures
 import dataclasses
 import os
 import sys
+import threading
 from typing import Any
 
 import tensorflow as tf
 from absl import logging
 
 from tf_syncrep.python.base.arguments import check_count
+from tf_syncrep.python.base.request import Request
 from tf_syncrep.python.checkpoint.contents import Contents
 from tf_syncrep.python.checkpoint.directory import Directory, Manifest
 from tf_syncrep.python.checkpoint.engine import Engine, Options, Saving
@@ -229,10 +231,13 @@ class Publisher(tf.keras.callbacks.Callback):
         model = self._model_or_raise
         contents = self._contents.of(model)
         if contents is not self._served_of:
-            self._served = ServedModel(
-                model, contents, self._input_signature, self._dtype
+            request = Request(
+                lambda: ServedModel(model, contents, self._input_signature, self._dtype)
             )
-            self._served_of = contents
+            # Another thread is in no scope of the strategy, which would put the
+            # variables on parameter servers.
+            threading.Thread(target=request.serve, name="trace").start()
+            self._served, self._served_of = request.result(), contents
         return contents
 
     def _begin(self, contents: Contents, at_the_same_moment: Any = None) -> Saving:
@@ -270,7 +275,6 @@ class Publisher(tf.keras.callbacks.Callback):
 
     def _complete(self, manifest: Manifest) -> Manifest:
         """Adds the SavedModel to what has changed, if this publication has one."""
-        assert self._served is not None
         number, full = manifest.number, self._full
         has_full = True
         if manifest.is_full:
@@ -281,7 +285,8 @@ class Publisher(tf.keras.callbacks.Callback):
         else:
             has_full = False
         self._since_full = 0 if has_full else self._since_full + 1
-        state = {**manifest.state, "full": has_full, **self._served.describe()}
+        served: Any = self._served
+        state = {**manifest.state, "full": has_full, **served.describe()}
         return dataclasses.replace(manifest, state=state)
 
     def _try_to_assemble(self, number: int, full: Any) -> bool:
@@ -296,9 +301,12 @@ class Publisher(tf.keras.callbacks.Callback):
         return True
 
     def _assemble(self, number: int, prefix: str) -> None:
+        assert self._served is not None
+        assert self._served_of is not None
         folder = os.path.join(self._folder.temporary(number), "full")
         devices = [share.device for share in self._served_of.shares]
-        assemble(self._served, number, prefix, folder, devices)
+        with compat.apart_from_closures():
+            assemble(self._served, number, prefix, folder, devices)
         tf.io.gfile.rename(folder, self._folder.full(number))
 
 

@@ -58,7 +58,7 @@ class ServedModel:
         self._places: dict[int, tf.Tensor] = {}
         self._arguments: set[str] = {BASE, VERSION}
         with tf.init_scope(), tf.device("/device:CPU:0"):
-            self.version = tf.Variable(0, dtype=tf.int64, trainable=False)
+            self.version = tf.Variable(tf.constant(0, tf.int64), trainable=False)
         self._root.version = self.version
         groups = {
             id(group.variables[0]): group for s in contents.shares for group in s.groups

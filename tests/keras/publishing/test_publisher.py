@@ -215,6 +215,19 @@ def test_a_subclassed_model_is_published_by_its_signature(tmp_path):
         )
 
 
+def test_lookup_tables_of_layers_are_published_with_the_model(tmp_path):
+    words = tf.keras.Input((), dtype="string", name="word")
+    ids = tf.keras.layers.StringLookup(vocabulary=["a", "b", "c"])(words)
+    vectors = tfs.keras.Embedding(4, 3)(ids)
+    model = tf.keras.Model(words, tf.keras.layers.Dense(1)(vectors))
+    model.compile(tfs.keras.AdamAsync(), loss="mse")
+    tfs.keras.Publisher(tmp_path, model=model).publish()
+    asked = tf.constant(["c", "a", "other"])
+    with models.Recorded(tmp_path, {"word": asked}) as recorded:
+        recorded.wait(1)
+        np.testing.assert_array_equal(recorded.predict(), model(asked).numpy())
+
+
 class Foreign(tf.keras.Model):
     """A model that uses a variable of no layer."""
 

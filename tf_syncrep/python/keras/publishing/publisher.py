@@ -172,10 +172,15 @@ class Publisher(tf.keras.callbacks.Callback):
             RuntimeError: another one is being written.
             Exception: it could not begin; with `wait`, it was not written.
         """
+        last = self.publishing
+        if last is not None and not last.is_over:
+            raise RuntimeError(
+                "Two publications cannot be written to one folder at a time, and one "
+                f"is being written. Received: directory={self._folder.path!r}"
+            )
         contents = self._prepare()
         self._run.begin_interval(self._position.num_steps)
-        last = self.publishing
-        follows = last is not None and last.is_over and last.error is None
+        follows = last is not None and last.error is None
         with being_set:  # no table is half set at that moment
             if follows and self._since_full + 1 >= self._full_every:
                 self.publishing = self._begin_both(contents)

@@ -206,7 +206,7 @@ int main(int argc, char** argv) {
   hub->SetAddress("server",
                   "127.0.0.1:" + std::to_string(ntohs(address.sin_port)));
   std::promise<Hub::ConnectionPtr> found;
-  hub->Await("server", [&](Hub::ConnectionPtr connection) {
+  hub->Await("server", [&](Hub::ConnectionPtr connection, bool) {
     found.set_value(std::move(connection));
   });
   const Hub::ConnectionPtr connection = found.get_future().get();

@@ -9,7 +9,7 @@ import sys
 import commands
 import pytest
 
-from tf_syncrep.python.distribute import ports
+from tf_syncrep.python.distribute import ports, threads
 
 # Without servers nothing imports TensorFlow, and a launch takes a fraction of a second.
 WORKERS_ONLY = ("launch", "--run-script-on", "workers", "--ps", 0, "--workers")
@@ -171,7 +171,7 @@ def test_the_script_inherits_the_environment_but_no_proxy_for_loopback(script):
     assert messages(result.stdout) == [
         "worker-0 | ['yes', 'a.example,127.0.0.1', '1']",
         "worker-0 | ['127.0.0.1', '127.0.0.1']",
-        "worker-0 | ['2', None]",
+        f"worker-0 | ['2', '{threads.share_of_cores(1)}']",
     ]
 
 

@@ -69,7 +69,7 @@ def test_checkpoints_of_tables_on_two_servers_are_evaluated_in_one_process(tmp_p
 def test_task_of_a_scheduler_waits_for_checkpoints_and_for_no_server(tmp_path):
     """It is there before all others, and goes on after the servers have ended."""
     folder = tmp_path / "checkpoints"
-    cluster = {"chief": ["h:1"], "worker": ["h:2"], "ps": ["h:3"]}
+    cluster = {"chief": ["h:1"], "worker": ["h:2"], "ps": ["h:3"], "evaluator": ["h:4"]}
     config = TaskConfig(cluster, "evaluator", 0)
     env = {**programs.environment(), "TF_CONFIG": config.to_json()}
     with commands.Command("task", SCRIPT, folder, tmp_path, env=env) as evaluator:

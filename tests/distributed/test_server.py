@@ -1,5 +1,6 @@
 """`tf-syncrep serve`: one task of TF_CONFIG, its errors and its end."""
 
+import os
 import pathlib
 import signal
 import socket
@@ -12,10 +13,11 @@ import tensorflow as tf
 import waiting
 from process_threads import threads_named
 
-from tf_syncrep.python.distribute import server, threads
+from tf_syncrep.python.distribute import local_cluster, server, threads
 from tf_syncrep.python.distribute.cluster import TaskConfig
 from tf_syncrep.python.distribute.readiness import grpc_answers
 
+_INTRA = "TF_NUM_INTRAOP_THREADS"
 NAMES_THREADS = tuple(map(int, tf.__version__.split(".")[:2])) >= (2, 16)
 
 
@@ -51,6 +53,16 @@ def test_the_environment_says_how_many_threads_there_are():
     environ = threads.environment(2, None, {threads.INTRA_OP_VARIABLE: "3"})
     assert environ == {"TF_NUM_INTEROP_THREADS": "2", "TF_NUM_INTRAOP_THREADS": "3"}
     assert threads.config_for(2, environ).inter_op_parallelism_threads == 0
+
+
+@pytest.mark.parametrize(
+    ("workers", "base", "wanted"),
+    [(0, {}, "5"), (1, {}, "5"), (2, {}, "2"), (9, {}, "1"), (2, {_INTRA: "7"}, "7")],
+)
+def test_workers_of_a_machine_share_its_cores(monkeypatch, workers, base, wanted):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(5)))
+    task = TaskConfig({"worker": ["here:1"] * workers, "ps": ["here:2"]}, "ps", 0)
+    assert local_cluster.environment(task, base)[_INTRA] == wanted
 
 
 @pytest.mark.slow

@@ -49,20 +49,36 @@ def _tf_config(cluster, job, index=0):
 
 
 @pytest.mark.ci
-def test_the_same_command_makes_a_cluster_with_the_chief_started_first():
+@pytest.mark.parametrize(
+    ("chief_job", "others", "left_out"),
+    [
+        ("chief", {}, ""),
+        # Nobody is there, and nobody is waited for.
+        (
+            *("master", {"evaluator": ["localhost:1"], "tensorboard": ["localhost:2"]}),
+            "would wait for: evaluator, tensorboard",
+        ),
+    ],
+)
+def test_the_same_command_makes_a_cluster_with_the_chief_started_first(
+    chief_job, others, left_out
+):
 
     def start(job):
         env = {**_environment(cluster, job), **PROXY, "TF_CPP_MIN_LOG_LEVEL": "2"}
         return commands.Command("task", COUNTING_SCRIPT, env=env)
 
-    with (
-        _cluster(num_workers=1, num_ps=1) as cluster,
-        start("chief") as chief,
-        start("ps") as ps,
-        start("worker") as worker,
-    ):
+    with contextlib.ExitStack() as tasks:
+        cluster = tasks.enter_context(_cluster(num_workers=1, num_ps=1))
+        cluster[chief_job] = cluster.pop("chief")
+        cluster |= others
+        chief, ps, worker = (
+            tasks.enter_context(start(job)) for job in (chief_job, "ps", "worker")
+        )
         assert chief.wait() == 0, chief.stderr
         assert "2 servers answer after" in chief.output
+        assert left_out in chief.output
+        assert ("left out of" in chief.output) == bool(left_out)
         assert "counted 6 on /job:ps/replica:0/task:0" in chief.output
         # Servers go on, since their scheduler ends them.
         assert (ps.process.poll(), worker.process.poll()) == (None, None)
@@ -105,6 +121,63 @@ def test_a_script_uses_no_proxy_for_the_hosts_of_the_cluster(tmp_path):
     )
     hosts = "a.example,b,::1"
     assert result.stdout == [f"http://127.0.0.1:1 {hosts} {hosts} {hosts}"]
+
+
+SHOWS_TF_CONFIG = """
+import json, os
+config = json.loads(os.environ["TF_CONFIG"])
+print(sorted(config["cluster"]), *config["task"].values(), config["environment"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("run_script_on", "job", "found"),
+    [
+        ("all", "master", "['master', 'ps', 'reader'] master 0 cloud"),
+        ("all", "reader", "['master', 'ps', 'reader'] reader 0 cloud"),
+        ("all", "evaluator", "['master', 'ps', 'reader'] evaluator 0 cloud"),
+        ("coordinator", "evaluator", "['chief', 'ps'] evaluator 0 cloud"),
+    ],
+)
+def test_a_script_finds_jobs_for_which_tensorflow_may_wait(
+    tmp_path, run_script_on, job, found
+):
+    """Scripts that start their own servers have jobs of their own."""
+    script = tmp_path / "train.py"
+    script.write_text(SHOWS_TF_CONFIG)
+    jobs = ("evaluator", "master", "ps", "reader")
+    cluster = {name: [f"h:{port}"] for port, name in enumerate(jobs, 1)}
+    result = commands.run(
+        *("task", "--run-script-on", run_script_on, "--allow", "all", script),
+        env={"TF_CONFIG": _tf_config(cluster, job)},
+    )
+    assert result.stdout[-1] == found
+    assert "tf-syncrep task: left out of the cluster of TF_CONFIG" in result.stdout[0]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "job", "rule"),
+    [
+        (
+            {"chief": ["h:1"], "reader": ["h:2"]},
+            "reader",
+            "['task']['type'] must be 'chief', 'master', 'worker', 'ps' or "
+            "'evaluator'. Received: 'reader'",
+        ),
+        (
+            {"chief": ["h:1"], "master": ["h:2"]},
+            "chief",
+            "['cluster'] must have a 'chief' or a 'master', not both. Received: "
+            "{'chief': ['h:1'], 'master': ['h:2']}",
+        ),
+    ],
+)
+def test_task_without_a_part_in_a_training_is_refused(tmp_path, cluster, job, rule):
+    script = tmp_path / "train.py"
+    script.write_text("raise SystemExit('was run')")
+    result = commands.run("task", script, env={"TF_CONFIG": _tf_config(cluster, job)})
+    assert result.output == f"tf-syncrep task: error: TF_CONFIG{rule}"
+    assert result.process.returncode == 2
 
 
 def test_script_that_cannot_be_executed_is_named(tmp_path):

@@ -86,6 +86,11 @@ VALUES = [
         "TF_CONFIG['cluster']['chief'] must have one address.",
         ["h:1", "h:2"],
     ),
+    (
+        config({"master": ["h:1", "h:2"]}),
+        "TF_CONFIG['cluster']['master'] must have one address.",
+        ["h:1", "h:2"],
+    ),
     ({"cluster": {}}, "TF_CONFIG must have an entry 'task'.", {"cluster": {}}),
     ({"cluster": {}, "task": 3}, "TF_CONFIG['task'] must be a JSON object.", 3),
     (

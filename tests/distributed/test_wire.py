@@ -21,6 +21,10 @@ from tf_syncrep.python.distribute.readiness import grpc_answers
 
 TELLS = {"TF_CPP_MIN_LOG_LEVEL": "0"}
 PREFACE = b"tfswire1"
+FOUND_NOWHERE = (
+    f"{os.path.dirname(tfs.__file__)}/libtf_syncrep_allow.so has loaded, but this "
+    "TensorFlow does not find its server"
+)
 CLUSTER = {"worker": ["localhost:1"], "ps": ["localhost:2"]}
 
 
@@ -83,14 +87,14 @@ def test_with_a_task_that_does_not_have_it_others_talk_by_grpc(without):
 
 
 class Until(tf.keras.callbacks.Callback):
-    """Says that steps are made, and ends the training when there is a file."""
+    """Says at times that steps are made, and ends the training when there is a file."""
 
     def __init__(self, file):
         super().__init__()
         self._file = pathlib.Path(file)
 
     def on_train_batch_end(self, batch, logs=None):
-        if batch == 0:
+        if batch % 100 == 0:
             print("UNDER WAY", flush=True)
         if self._file.exists():
             self.model.stop_training = True
@@ -122,6 +126,48 @@ def test_workers_that_come_back_with_it_use_it(tmp_path):
             cluster.wait_until_ready(name)
             task = f"/job:worker/replica:0/task:{number}"
             cluster.wait_for_output("ps-0", f"grpc+tfs with {task}: yes")
+        stop.touch()
+        assert cluster.wait("chief") == 0, cluster.output("chief")
+
+
+def start_chief(cluster, function, *args):
+    """Starts a coordinator that tells whom it talks to."""
+    command = programs.call_command(function, *args)
+    env = {**programs.environment(), **TELLS}
+    cluster.start("chief", command, from_fork_server=False, env=env)
+
+
+def test_the_coordinator_asks_again_while_tasks_are_not_there():
+    with clusters.Cluster(1, 1, serving=()) as cluster:
+        start(cluster, "worker-0", rpc_layer=wire.GRPC)
+        cluster.wait_until_ready("worker-0")
+        start_chief(cluster, train)
+        cluster.wait_for_output("chief", "task:0: no: it does not speak this protocol")
+        cluster.wait_for_output("chief", "task:0: no: Connection refused")
+        # What a task has is known when all have answered.
+        cluster.kill("worker-0")
+        start(cluster, "worker-0", "ps-0")
+        assert cluster.wait("chief") == 0, cluster.output("chief")
+        assert "calls of the coordinator go by grpc+tfs" in cluster.output("chief")
+
+
+def test_a_worker_that_comes_back_without_it_is_named_and_used_when_it_has_it(tmp_path):
+    stop = tmp_path / "stop"
+    with clusters.Cluster(2, 1, serving=()) as cluster:
+        start(cluster, "ps-0", *cluster.names("worker"))
+        cluster.wait_until_ready()
+        start_chief(cluster, train_until, str(stop))
+        cluster.wait_for_output("chief", "UNDER WAY")
+        cluster.kill("worker-1")
+        start(cluster, "worker-1", rpc_layer=wire.GRPC)
+        task = "/job:worker/replica:0/task:1"
+        cluster.wait_for_output("chief", f"no connection to {task}, which answers, but")
+        # The other one goes on.
+        so_far = cluster.output("chief").count("UNDER WAY")
+        cluster.wait_for_output("chief", "UNDER WAY", occurrence=so_far + 2)
+        cluster.kill("worker-1")
+        start(cluster, "worker-1")
+        cluster.wait_for_output("worker-1", "with /job:ps/replica:0/task:0: yes")
         stop.touch()
         assert cluster.wait("chief") == 0, cluster.output("chief")
 
@@ -229,6 +275,19 @@ def test_where_it_does_not_load_a_line_says_so_and_it_is_grpc(monkeypatch, capfd
     )
     assert wire.usable(wire.GRPC) == wire.GRPC
     assert capfd.readouterr().err == ""
+
+
+def test_where_its_server_is_not_registered_a_line_says_so_and_it_is_grpc():
+    finished = programs.run_source("""
+import tf_syncrep as tfs
+from tf_syncrep.python.distribute import wire
+wire._LIBRARY_NAME = "libtf_syncrep_allow.so"  # It loads, and registers nothing.
+print(tfs.distribute.Server({"worker": ["localhost:0"]}).target)
+""")
+    assert finished.stdout.startswith("grpc://"), finished.stderr
+    assert re.findall("^tf_syncrep: .*", finished.stderr, re.MULTILINE) == [
+        f"tf_syncrep: tasks talk to this one by gRPC alone: {FOUND_NOWHERE}"
+    ]
 
 
 def test_a_variable_with_another_protocol_is_an_error():

@@ -13,6 +13,12 @@ import tf_syncrep as tfs
 assert tfs.keras  # it explains what is missing
 
 LAUNCH = "`tf-syncrep launch --workers 2 --ps 1 train.py` starts a cluster"
+WITH_EVALUATOR = """
+import json, os
+config = json.loads(os.environ["TF_CONFIG"])
+config["cluster"]["evaluator"] = ["localhost:1"]
+os.environ["TF_CONFIG"] = json.dumps(config)
+"""
 WITHOUT_SERVERS = """
 import tensorflow as tf
 from tf_syncrep.python.keras import cluster
@@ -36,3 +42,15 @@ def test_strategy_that_waits_for_servers_names_them_and_the_launcher():
         cluster.wait_for_output("chief", LAUNCH)
         (silent,) = re.findall("do not answer: (.*)\\. `", cluster.output("chief"))
         assert silent == cluster.address("worker-0")
+
+
+def test_strategy_that_waits_for_an_evaluator_says_who_leaves_it_out():
+    with clusters.Cluster(1, 1, env=programs.environment()) as cluster:
+        script = WITH_EVALUATOR + WITHOUT_SERVERS
+        cluster.start("chief", [sys.executable, "-c", script])
+        cluster.wait_for_output("chief", "do not answer: localhost:1. ")
+        cluster.wait_for_output(
+            "chief",
+            "has no job 'evaluator', for whose tasks it would wait: leave it out, as "
+            "`tf-syncrep task train.py` does. ",
+        )

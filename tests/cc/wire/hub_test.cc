@@ -39,8 +39,8 @@ class MadeNetwork {
 
   Hub::Time now{};
   std::map<std::string, std::unique_ptr<Task>> tasks;
-  // Tasks that have another protocol: they close what they do not know.
-  std::map<std::string, std::unique_ptr<Stream>> strangers;
+  // Tasks that have another protocol, and what they say before they close.
+  std::map<std::string, std::string> strangers;
   // Tasks that accept, and say nothing.
   std::vector<std::unique_ptr<Stream>> silent;
   int num_dialled = 0;
@@ -66,6 +66,9 @@ class Task : public Hub::Network, public Hub::Server {
       if (task != network_->tasks.end()) {
         task->second->hub.Accept(std::move(there));
       } else if (network_->strangers.count(address) != 0) {
+        std::string& said = network_->strangers[address];
+        const iovec part{said.data(), said.size()};
+        there->Write(&part, 1);
         there->Shutdown();
       } else if (address == "silent") {
         network_->silent.push_back(std::move(there));
@@ -198,7 +201,7 @@ TEST_F(HubTest, AwaitEndsWithTheConnectionOrWithout) {
   network.Add("b");
   a.hub.SetAddress("c", "nowhere");
   std::vector<bool> found;
-  const auto note = [&](const ConnectionPtr& connection) {
+  const auto note = [&](const ConnectionPtr& connection, bool) {
     found.push_back(connection != nullptr);
   };
   a.hub.Await("b", note);
@@ -216,10 +219,45 @@ TEST_F(HubTest, AwaitEndsWithTheConnectionOrWithout) {
   EXPECT_EQ(a.said.back(), "c: no: nobody is there");
 }
 
+TEST_F(HubTest, AwaitTellsTasksWithoutAWireFromThoseThatAreNotThere) {
+  Task& a = network.Add("a");
+  network.Add("b");
+  network.Add("other version", "2");
+  network.strangers["stranger"] = "HTTP/2";
+  network.strangers["tunnel"] = "";  // It closes: there is nobody behind it.
+  const std::map<std::string, bool> answers = {
+      {"b", true},        {"other version", true}, {"stranger", true},
+      {"tunnel", false},  {"silent", false},       {"nowhere", false},
+      {"unknown", false},
+  };
+  std::map<std::string, bool> answered;
+  for (const auto& [task, answer] : answers) {
+    if (task != "unknown") {
+      a.hub.SetAddress(task, task);
+    }
+    a.hub.Await(task, [&, name = task](const ConnectionPtr& connection,
+                                       bool has_answered) {
+      EXPECT_EQ(connection != nullptr, name == "b");
+      answered[name] = has_answered;
+    });
+  }
+  network.Move();
+  network.Advance(Hub::kPatience);
+  EXPECT_EQ(answered, answers);
+  // The one that is there now is found, however soon that is.
+  network.Add("nowhere");
+  bool is_found = false;
+  a.hub.Await("nowhere", [&](const ConnectionPtr& connection, bool) {
+    is_found = connection != nullptr;
+  });
+  network.Move();
+  EXPECT_TRUE(is_found);
+}
+
 TEST_F(HubTest, ATaskWithoutAWireIsTriedAgainNowAndThen) {
   Task& a = network.Add("a");
   a.hub.SetAddress("b", "b");
-  network.strangers["b"] = nullptr;
+  network.strangers["b"] = "HTTP/2";
   a.hub.Find("b");
   network.Move();
   for (int i = 0; i < 100; ++i) {
@@ -271,7 +309,7 @@ TEST_F(HubTest, ATaskThatSaysNothingIsLeftInTime) {
   Task& a = network.Add("a");
   a.hub.SetAddress("b", "silent");
   bool is_known = false;
-  a.hub.Await("b", [&](const ConnectionPtr& connection) {
+  a.hub.Await("b", [&](const ConnectionPtr& connection, bool) {
     EXPECT_EQ(connection, nullptr);
     is_known = true;
   });
@@ -299,7 +337,7 @@ TEST_F(HubTest, AConnectionThatCannotBeWatchedIsNone) {
   for (Task* without : {&a, &b}) {
     without->watches = false;
     bool is_known = false;
-    a.hub.Await("b", [&](const ConnectionPtr& connection) {
+    a.hub.Await("b", [&](const ConnectionPtr& connection, bool) {
       EXPECT_EQ(connection, nullptr);
       is_known = true;
     });

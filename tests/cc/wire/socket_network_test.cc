@@ -104,7 +104,7 @@ struct Task {
   Hub::ConnectionPtr Await(const std::string& task) {
     auto found = std::make_shared<std::promise<Hub::ConnectionPtr>>();
     auto future = found->get_future();
-    hub->Await(task, [found](Hub::ConnectionPtr connection) {
+    hub->Await(task, [found](Hub::ConnectionPtr connection, bool) {
       found->set_value(std::move(connection));
     });
     EXPECT_EQ(future.wait_for(kDeadline), std::future_status::ready);

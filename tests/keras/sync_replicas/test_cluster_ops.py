@@ -135,7 +135,7 @@ def test_functions_make_no_handles(variables):
     )
 
 
-@pytest.mark.parametrize(("reject_nonfinite", "num_messages"), [(False, 3), (True, 4)])
+@pytest.mark.parametrize(("reject_nonfinite", "num_messages"), [(False, 4), (True, 5)])
 def test_gradients_for_the_gates_own_task_are_told_of_by_themselves(
     variables, reject_nonfinite, num_messages
 ):
@@ -143,8 +143,8 @@ def test_gradients_for_the_gates_own_task_are_told_of_by_themselves(
     step = tf.function(lambda value: contribute(rounds, variables, value))
     graph = step.get_concrete_function(tf.TensorSpec([])).graph
     # These go to the task of the gate and of the variables: the request for a permit,
-    # the small parts of the gradients, the values of the sparse one, and whether all
-    # are finite if that matters.
+    # the dense gradient, indices and values of the sparse one, and whether all are
+    # finite if that matters.
     sent = {
         tensor.name
         for operation in graph.get_operations()

@@ -97,10 +97,18 @@ class WireEagerClient : public EagerClient {
     kept->CheckTypeAndMergeFrom(request);
     local_.hub->Await(task_, [this, method, options, kept, response,
                               ended = std::move(ended)](
-                                 const Hub::ConnectionPtr& found) {
+                                 const Hub::ConnectionPtr& found,
+                                 bool has_answered) {
       if (found == nullptr) {
+        // The context is with the services of the wire, on all tasks.
+        const absl::string_view why =
+            has_answered
+                ? ", which answers, but has no grpc+tfs any more, by which the "
+                  "coordinator has begun: it is left out until it is started "
+                  "with grpc+tfs, or the coordinator is started again"
+                : "";
         ended(absl::UnavailableError(absl::StrCat(
-            "no connection to ", task_,
+            "no connection to ", task_, why,
             "\nAdditional GRPC error information from remote target ", task_)));
         return;
       }

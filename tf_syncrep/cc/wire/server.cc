@@ -18,6 +18,7 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,6 +28,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/blocking_counter.h"
+#include "absl/time/time.h"
 #include "tensorflow/c/c_api.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tensorflow/core/common_runtime/session_factory.h"
@@ -63,6 +65,8 @@ using tensorflow::ServerInterface;
 using tensorflow::WorkerEnv;
 
 constexpr char kProtocol[] = "grpc+tfs";
+// Of those that wait for a task to start, how many make a line of the log.
+constexpr int kTurnsToSayIt = 10;
 
 std::string TaskName(const std::string& job, int index) {
   return absl::StrCat("/job:", job, "/replica:0/task:", index);
@@ -251,41 +255,68 @@ class WireServer : public GrpcServer {
   // Whether calls of the eager service go over the wire. A context's service is
   // the wire's or gRPC's on all tasks: whoever makes the context decides, when
   // it begins; others have theirs where the call to make it came from.
+  //
+  // Waits for tasks that have not started, as TensorFlow then does: it makes no
+  // context before all of them have answered.
   bool DecidesForWire() {
     std::vector<std::string> tasks;
     {
       MutexLock lock(mu_);
-      if (has_decided_) {
-        return by_wire_;
+      if (by_wire_) {
+        return *by_wire_;
       }
-      has_decided_ = true;
       for (const auto& [task, address] : others_) {
         tasks.push_back(task);
       }
     }
-    std::vector<char> found(tasks.size(), 0);
-    absl::BlockingCounter known(static_cast<int>(tasks.size()));
-    for (size_t i = 0; i < tasks.size(); ++i) {
-      hub_.Await(tasks[i], [&, i](const Hub::ConnectionPtr& connection) {
-        found[i] = connection != nullptr;
-        known.DecrementCount();
-      });
+    // In the last turn each of them answers: one that had none may be back,
+    // with a wire.
+    Turn turn = Ask(tasks);
+    for (int num_turns = 0; !turn.silent.empty(); ++num_turns) {
+      if (num_turns % kTurnsToSayIt == 0) {
+        LOG(INFO) << "tf_syncrep: waiting for an answer of " << turn.silent;
+      }
+      Env::Default()->SleepForMicroseconds(
+          absl::ToInt64Microseconds(absl::FromChrono(Hub::kFirstPause)));
+      turn = Ask(tasks);
     }
-    known.Wait();  // not for ever: see Hub::Await
-    bool by_wire = true;
-    for (const char one : found) {
-      by_wire = by_wire && one != 0;
-    }
+    const bool by_wire = turn.without.empty();
     if (by_wire) {
       LOG(INFO) << "tf_syncrep: calls of the coordinator go by " << kProtocol;
     } else {
       LOG(WARNING) << "tf_syncrep: calls of the coordinator go by gRPC, since "
                       "not all tasks have "
-                   << kProtocol;
+                   << kProtocol << ": " << turn.without << " does not";
     }
     MutexLock lock(mu_);
     by_wire_ = by_wire;
     return by_wire;
+  }
+
+  // A task that does not answer, and one that does, but has no wire; empty if
+  // there is none.
+  struct Turn {
+    std::string silent;
+    std::string without;
+  };
+
+  // Asks all tasks at once.
+  Turn Ask(const std::vector<std::string>& tasks) {
+    Turn turn;
+    Mutex mu;
+    absl::BlockingCounter asked(static_cast<int>(tasks.size()));
+    for (const std::string& task : tasks) {
+      hub_.Await(task,
+                 [&](const Hub::ConnectionPtr& connection, bool has_answered) {
+                   if (connection == nullptr) {
+                     MutexLock lock(mu);
+                     (has_answered ? turn.without : turn.silent) = task;
+                   }
+                   asked.DecrementCount();
+                 });
+    }
+    asked.Wait();  // not for ever: see Hub::Await
+    return turn;
   }
 
   const std::string own_task_;
@@ -297,8 +328,7 @@ class WireServer : public GrpcServer {
   std::atomic<bool> for_master_{false};
   Mutex mu_;
   std::map<std::string, std::string> others_ TF_SYNCREP_GUARDED_BY(mu_);
-  bool has_decided_ TF_SYNCREP_GUARDED_BY(mu_) = false;
-  bool by_wire_ TF_SYNCREP_GUARDED_BY(mu_) = false;
+  std::optional<bool> by_wire_ TF_SYNCREP_GUARDED_BY(mu_);
 };
 
 class WireServerFactory : public tensorflow::ServerFactory {
@@ -306,8 +336,13 @@ class WireServerFactory : public tensorflow::ServerFactory {
   bool AcceptsOptions(const ServerDef& def) override {
     return def.protocol() == kProtocol;
   }
+  // A def without a job only asks whether this factory is registered: see
+  // distribute/wire.py.
   absl::Status NewServer(const ServerDef& def, const Options& options,
                          std::unique_ptr<ServerInterface>* out) override {
+    if (def.job_name().empty()) {
+      return absl::InvalidArgumentError("job_name must not be empty");
+    }
     return WireServer::Create(def, options.local_device_mgr, out);
   }
 };

@@ -8,7 +8,7 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tf_syncrep.python.distribute.errors import UsageError
@@ -19,6 +19,10 @@ _EXAMPLE = (
 )
 # The type of a task that follows checkpoints, which need not be in the cluster.
 EVALUATOR = "evaluator"
+# What TFJob and TensorFlow 1 may call the chief.
+MASTER = "master"
+# The jobs that ParameterServerStrategy takes. It waits for every task of a cluster.
+STRATEGY_JOBS = ("chief", "worker", "ps")
 _SHOWN_CHARACTERS = 200
 # The job names that TensorFlow accepts in names of devices.
 _JOB = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -72,7 +76,7 @@ class TaskConfig:
     @property
     def name(self) -> str:
         """The name for people: "chief", "evaluator", "worker-1" or "ps-0"."""
-        if self.task_type in ("chief", EVALUATOR):
+        if self.task_type in ("chief", MASTER, EVALUATOR):
             return self.task_type
         return f"{self.task_type}-{self.task_index}"
 
@@ -95,6 +99,50 @@ class TaskConfig:
                 "rpc_layer": self.rpc_layer,
             }
         )
+
+
+def without_jobs(config: TaskConfig, left_out: Iterable[str]) -> tuple[TaskConfig, str]:
+    """Leaves jobs out of a cluster; returns also a line that says so, or ""."""
+    found = [job for job in config.cluster if job in left_out]
+    cluster = {job: x for job, x in config.cluster.items() if job not in found}
+    line = (
+        f"left out of the cluster of TF_CONFIG, whose tasks TensorFlow would wait for: "
+        f"{', '.join(found)}"
+    )
+    return dataclasses.replace(config, cluster=cluster), line if found else ""
+
+
+def for_strategy(config: TaskConfig) -> tuple[TaskConfig, str]:
+    """Makes a cluster one for ParameterServerStrategy, whose chief may be a master.
+
+    Returns the line of `without_jobs`, too. Raises ClusterConfigError: it has both, or
+    the task has no part in such a cluster.
+    """
+    if config.task_type not in (*STRATEGY_JOBS, MASTER, EVALUATOR):
+        raise ClusterConfigError(
+            "TF_CONFIG['task']['type'] must be 'chief', 'master', 'worker', 'ps' or "
+            f"'evaluator'. Received: {_shown(config.task_type)}"
+        )
+    cluster = dict(config.cluster)
+    if MASTER in cluster:
+        if "chief" in cluster:
+            raise ClusterConfigError(
+                "TF_CONFIG['cluster'] must have a 'chief' or a 'master', not both. "
+                f"Received: {_shown(cluster)}"
+            )
+        cluster["chief"] = cluster.pop(MASTER)
+    task_type = "chief" if config.task_type == MASTER else config.task_type
+    return without_jobs(
+        dataclasses.replace(config, cluster=cluster, task_type=task_type),
+        cluster.keys() - set(STRATEGY_JOBS),
+    )
+
+
+def rewritten(text: str, config: TaskConfig) -> str:
+    """Returns a TF_CONFIG with this cluster and task, and all else that it has."""
+    entries, own = json.loads(text), json.loads(config.to_json())
+    task = entries["task"] | own["task"]
+    return json.dumps({**entries, "cluster": own["cluster"], "task": task})
 
 
 def split_address(
@@ -196,9 +244,9 @@ def _cluster(value: Any) -> dict[str, list[str]]:
                 f"TF_CONFIG['cluster'][{job!r}] must be a list of 'host:port' strings. "
                 f"Received: {_shown(tasks)}"
             )
-        if job == "chief" and len(tasks) > 1:
+        if job in ("chief", MASTER) and len(tasks) > 1:
             raise ClusterConfigError(
-                "TF_CONFIG['cluster']['chief'] must have one address. "
+                f"TF_CONFIG['cluster'][{job!r}] must have one address. "
                 f"Received: {_shown(tasks)}"
             )
         for index, task in enumerate(tasks):

@@ -77,7 +77,8 @@ class LaunchOptions:
             the environment variable TF_SYNCREP_RPC_LAYER, and without it is the first.
         inter_op_threads: how many ops each task may run at the same time, at least 2;
             None leaves it to the environment, to `serve` and to TensorFlow.
-        intra_op_threads: how many threads an op may use; None likewise.
+        intra_op_threads: how many threads an op may use; None leaves it to the
+            environment, and without it workers share this machine's cores.
 
     Example:
     ```python

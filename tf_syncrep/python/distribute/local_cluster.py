@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 
-from tf_syncrep.python.distribute import allow, ports, wire
+from tf_syncrep.python.distribute import allow, ports, threads, wire
 from tf_syncrep.python.distribute.cluster import TaskConfig
 
 # The jobs of a cluster in the order in which --base-port numbers their tasks.
@@ -41,6 +41,11 @@ def environment(
     environ[ports.REUSE_PORT_VARIABLE] = "true"
     environ["TF_CONFIG"] = task.to_json()
     environ.setdefault(wire.VARIABLE, wire.WIRE)
+    # Workers compute at the same time.
+    environ.setdefault(
+        threads.INTRA_OP_VARIABLE,
+        str(threads.share_of_cores(len(task.cluster.get("worker", ())))),
+    )
     return allow.environment(allowed, task, environ)
 
 

@@ -68,6 +68,8 @@ def serve(allowed: str, tls_files: str | None, tls_base_port: int) -> NoReturn:
             os.execve(command[0], command, environ)
         ports.check_port_is_free(task.port, os.environ)
         allow.restrict_this_process(allowed, task)
+        # Others may be a v1 script's own, which its sessions need.
+        task, left_out = cluster.without_jobs(task, [cluster.EVALUATOR])
     except UsageError as error:
         _exit(BAD_CONFIG, error)
     try:
@@ -98,6 +100,8 @@ def serve(allowed: str, tls_files: str | None, tls_base_port: int) -> NoReturn:
         f"({protocol}, TensorFlow {tf.__version__})",
         flush=True,
     )
+    if left_out:
+        print(left_out, flush=True)
     # server.join() would never return to Python, where signals are handled.
     # signal.pause() would not end for a signal that comes just before it, or that
     # another thread gets.

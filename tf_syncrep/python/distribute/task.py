@@ -34,6 +34,10 @@ def run(
     `path`: the script; see `script.command`. `run_script_on`: a key of
     `script.SCRIPT_JOBS`. An evaluator also runs the script, but waits for no task,
     since it follows files. `allowed`: who may connect to the task, as in `--allow`.
+
+    The script finds a cluster without evaluator. If it is a coordinator's, which uses
+    ParameterServerStrategy, all jobs are left out that this does not know, and a master
+    is a chief; scripts in other tasks may have jobs of their own.
     """
     if not 0 <= ready_timeout_secs <= MAX_SECS:
         raise UsageError(
@@ -43,6 +47,9 @@ def run(
     script.check(path, module)
     task = cluster.read_tf_config()
     environ = allow.environment(allowed, task, os.environ)
+    is_coordinator = run_script_on == "coordinator"
+    if is_coordinator:
+        cluster.for_strategy(task)  # says what is wrong, in any task
     jobs = script.SCRIPT_JOBS[run_script_on]
     served = [job for job in server.SERVED_TYPES if job not in jobs]
     if task.task_type in served:
@@ -51,6 +58,15 @@ def run(
         environ = tunnels.open_for(task, tls_files, allowed, tls_base_port)
         task = cluster.read_tf_config(environ)
         environ = allow.environment(allow.LOCAL, task, environ)
+    seen, left_out = (
+        cluster.for_strategy(task)
+        if is_coordinator
+        else cluster.without_jobs(task, [cluster.EVALUATOR])
+    )
+    if left_out:
+        print(f"tf-syncrep task: {left_out}", flush=True)
+    if seen != task:
+        environ["TF_CONFIG"] = cluster.rewritten(environ["TF_CONFIG"], seen)
     if task.task_type != cluster.EVALUATOR:
         _wait_for(
             [address for job in served for address in task.cluster.get(job, ())],

@@ -34,6 +34,11 @@ def environment(
     }
 
 
+def share_of_cores(num_workers: int) -> int:
+    """Returns how many threads an op of each task has, if all are on this machine."""
+    return max(1, len(os.sched_getaffinity(0)) // max(1, num_workers))
+
+
 def config_for(num_cores: int, environ: Mapping[str, str] = os.environ):
     """Returns how many threads a server has, and how they wait, as a ConfigProto."""
     import tensorflow as tf

@@ -48,6 +48,13 @@ def problem() -> str:
         tf.load_library(path)
     except tf.errors.OpError as error:
         return " ".join(error.message.split())
+    # It has registered its server, but perhaps not where this TensorFlow looks.
+    try:
+        tf.distribute.Server(tf.train.ServerDef(protocol=WIRE), start=False)
+    except tf.errors.NotFoundError:
+        return f"{path} has loaded, but this TensorFlow does not find its server"
+    except tf.errors.InvalidArgumentError:
+        pass  # its own error: it was asked for no task
     return ""
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
+from tf_syncrep.python.distribute.cluster import STRATEGY_JOBS
 from tf_syncrep.python.distribute.readiness import grpc_answers
 from tf_syncrep.python.distribute.server import SERVED_TYPES
 
@@ -52,8 +53,8 @@ def explain_missing_cluster() -> None:
 
     @functools.wraps(stock)
     def init(self, cluster_resolver, *args, **kwargs):
-        addresses = _served_addresses(cluster_resolver)
-        timer = threading.Timer(_PATIENCE_SECS, _tell_of_silent, [addresses])
+        addresses, others = _addresses_waited_for(cluster_resolver)
+        timer = threading.Timer(_PATIENCE_SECS, _tell_of_silent, [addresses, others])
         timer.daemon = True
         timer.start()
         try:
@@ -65,10 +66,13 @@ def explain_missing_cluster() -> None:
     strategy.__init__ = init
 
 
-def _served_addresses(cluster_resolver) -> list[str]:
-    """Returns the addresses of the tasks that a coordinator needs."""
+def _addresses_waited_for(cluster_resolver) -> tuple[list[str], dict[str, list[str]]]:
+    """Returns the addresses of the tasks that a coordinator needs, and others by job.
+
+    TensorFlow waits for the others as well.
+    """
     if not isinstance(cluster_resolver, tf.distribute.cluster_resolver.ClusterResolver):
-        return []  # TensorFlow says what is wrong.
+        return [], {}  # TensorFlow says what is wrong.
     spec = cluster_resolver.cluster_spec().as_dict()
     if not spec:
         raise ValueError(
@@ -76,7 +80,9 @@ def _served_addresses(cluster_resolver) -> list[str]:
             f"{_REMEDY} Received: a {type(cluster_resolver).__name__} without a "
             "cluster, as happens if TF_CONFIG is not set"
         )
-    return [address for job in SERVED_TYPES for address in spec.get(job, ())]
+    served = [address for job in SERVED_TYPES for address in spec.get(job, ())]
+    others = {job: list(x) for job, x in spec.items() if job not in STRATEGY_JOBS}
+    return served, others
 
 
 def tell_who_answers(strategy: Any) -> str:
@@ -91,13 +97,22 @@ def tell_who_answers(strategy: Any) -> str:
     return f"All {len(addresses)} tasks answer." if addresses else ""
 
 
-def _tell_of_silent(addresses: list[str]) -> None:
-    if silent := _silent(addresses):
-        logging.warning(
-            "ParameterServerStrategy waits for tasks that do not answer: %s. %s",
-            ", ".join(silent),
-            _REMEDY,
+def _tell_of_silent(addresses: list[str], others: dict[str, list[str]]) -> None:
+    silent = _silent(addresses + [x for of_job in others.values() for x in of_job])
+    if not silent:
+        return
+    remedy = _REMEDY
+    if needless := [job for job, of_job in others.items() if {*of_job} & {*silent}]:
+        remedy = (
+            f"A cluster for this strategy has no job {', '.join(map(repr, needless))}, "
+            "for whose tasks it would wait: leave it out, as `tf-syncrep task "
+            f"train.py` does. {remedy}"
         )
+    logging.warning(
+        "ParameterServerStrategy waits for tasks that do not answer: %s. %s",
+        ", ".join(silent),
+        remedy,
+    )
 
 
 def _silent(addresses: Sequence[str]) -> list[str]:

@@ -117,6 +117,8 @@ class Connection : public std::enable_shared_from_this<Connection>,
   void End(std::string_view reason);
 
   bool dialled() const { return dialled_; }
+  // For the same thread: whether the other end has sent anything.
+  bool has_heard() const { return reader_.has_read(); }
   // What the other end is, after its hello.
   const Hello& peer() const { return peer_; }
   Stream* stream() const { return stream_.get(); }

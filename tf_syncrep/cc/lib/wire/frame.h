@@ -1,10 +1,10 @@
 // The bytes of the wire: what two tasks say to each other on a connection.
 //
-// A connection begins with eight bytes, which no HTTP/2 connection begins with,
-// from the task that dialled. Then both send frames: a hello first, the task
-// that was dialled when it has heard the other's. A frame
-// is a head of fixed size, a few bytes of `meta`, and a body of any size. All
-// numbers are little-endian.
+// A connection begins with eight bytes, which no HTTP/2 connection begins with
+// and which no version changes, from the task that dialled. Then both send
+// frames: a hello first, the task that was dialled when it has heard the
+// other's. A frame is a head of fixed size, a few bytes of `meta`, and a body
+// of any size. All numbers are little-endian.
 
 #ifndef TF_SYNCREP_CC_LIB_WIRE_FRAME_H_
 #define TF_SYNCREP_CC_LIB_WIRE_FRAME_H_

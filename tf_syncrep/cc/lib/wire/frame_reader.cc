@@ -48,6 +48,7 @@ bool FrameReader::ReadFrom(Stream* stream, Sink* sink) {
     if (read == Stream::kOver) {
       return false;
     }
+    has_read_ = true;
     const uint64_t of_body = std::min<uint64_t>(read, wanted);
     body_read_ += of_body;
     remaining_ -= of_body;

@@ -62,6 +62,9 @@ class FrameReader {
   // any more.
   bool ReadFrom(Stream* stream, Sink* sink);
 
+  // Whether a byte has come, of whatever kind.
+  bool has_read() const { return has_read_; }
+
  private:
   // Makes frames of what is in the buffer.
   bool Parse(Sink* sink);
@@ -73,6 +76,7 @@ class FrameReader {
   size_t end_ = 0;
 
   bool expects_preface_;
+  bool has_read_ = false;
   // The frame whose body is being read, if `remaining_` is not zero.
   Head head_;
   std::string meta_;

@@ -65,7 +65,8 @@ void Hub::Await(const std::string& task, Found found) {
   if (!address.empty()) {
     Dial(task, address);
   } else {
-    found(std::move(connection));
+    const bool has_answered = connection != nullptr;
+    found(std::move(connection), has_answered);
   }
 }
 
@@ -96,7 +97,11 @@ void Hub::OnOver(const ConnectionPtr& connection) {
     }
   }
   if (!dialled.empty()) {
-    EndDialling(dialled, "it does not speak this protocol");
+    const bool has_answered = connection->has_heard();
+    EndDialling(
+        dialled,
+        has_answered ? "it does not speak this protocol" : "it does not answer",
+        has_answered);
   }
   connection->End("the connection with " + connection->peer().from +
                   " is lost");
@@ -150,7 +155,7 @@ bool Hub::OnHello(const ConnectionPtr& connection, const Hello& hello) {
   }
   if (!reason.empty()) {
     if (!dialled.empty()) {
-      EndDialling(dialled, reason);
+      EndDialling(dialled, reason, /*has_answered=*/true);
     } else {
       Say(hello.from, "no: " + reason);
     }
@@ -169,7 +174,7 @@ bool Hub::OnHello(const ConnectionPtr& connection, const Hello& hello) {
   if (former != nullptr) {
     former->Shutdown();  // The process that it led to is gone.
   }
-  EndDialling(hello.from, "");
+  EndDialling(hello.from, "", /*has_answered=*/true);
   return true;
 }
 
@@ -177,7 +182,7 @@ void Hub::Dial(const std::string& task, const std::string& address) {
   network_->Dial(address, [this, task](std::unique_ptr<Stream> stream,
                                        const std::string& reason) {
     if (stream == nullptr) {
-      EndDialling(task, reason);
+      EndDialling(task, reason, /*has_answered=*/false);
       return;
     }
     auto connection = std::make_shared<Connection>(
@@ -200,7 +205,8 @@ void Hub::Greet(const ConnectionPtr& connection, const std::string& dialled) {
   }
 }
 
-void Hub::EndDialling(const std::string& task, const std::string& reason) {
+void Hub::EndDialling(const std::string& task, const std::string& reason,
+                      bool has_answered) {
   ConnectionPtr connection;
   std::vector<Found> awaited;
   {
@@ -220,7 +226,7 @@ void Hub::EndDialling(const std::string& task, const std::string& reason) {
   }
   Say(task, connection != nullptr ? "yes" : "no: " + reason);
   for (const Found& found : awaited) {
-    found(connection);
+    found(connection, has_answered);
   }
 }
 

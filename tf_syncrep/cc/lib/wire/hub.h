@@ -29,6 +29,9 @@ class Hub : private Connection::Owner {
  public:
   using Time = std::chrono::nanoseconds;
   using ConnectionPtr = std::shared_ptr<Connection>;
+  // Without a connection, whether somebody has answered all the same: he has no
+  // wire then. A task that is not there, or not yet, may have one.
+  using Found = std::function<void(ConnectionPtr, bool has_answered)>;
 
   // How long a dialled task may take to accept, and then to say hello; and how
   // long none of the tasks may.
@@ -86,8 +89,7 @@ class Hub : private Connection::Owner {
   // Calls `found` with the connection to a task, or null, when that is known:
   // when its name was looked up, at the latest after `kPatience` for each of
   // its addresses, and once more for its hello.
-  void Await(const std::string& task, std::function<void(ConnectionPtr)> found)
-      TF_SYNCREP_EXCLUDES(mu_);
+  void Await(const std::string& task, Found found) TF_SYNCREP_EXCLUDES(mu_);
 
   // Ends a request as cancelled, for callers that hold locks which its `done`
   // takes: soon, whatever the threads of the program wait for.
@@ -104,8 +106,6 @@ class Hub : private Connection::Owner {
   Time Poll() TF_SYNCREP_EXCLUDES(mu_);
 
  private:
-  using Found = std::function<void(ConnectionPtr)>;
-
   struct Peer {
     std::string address;
     ConnectionPtr connection;  // after its hello
@@ -138,8 +138,8 @@ class Hub : private Connection::Owner {
       TF_SYNCREP_EXCLUDES(mu_);
   // Dialling has come to its end: without a connection for `reason`, if it is
   // not empty.
-  void EndDialling(const std::string& task, const std::string& reason)
-      TF_SYNCREP_EXCLUDES(mu_);
+  void EndDialling(const std::string& task, const std::string& reason,
+                   bool has_answered) TF_SYNCREP_EXCLUDES(mu_);
   // Says it if it is something new.
   void Say(const std::string& task, const std::string& what)
       TF_SYNCREP_EXCLUDES(mu_);

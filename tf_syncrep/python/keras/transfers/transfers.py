@@ -2,11 +2,11 @@
 
 Each tensor that a task needs from another one costs a call, which takes some tenths of
 a millisecond on both, however small the tensor is. A step reads each dense variable,
-and sends a gradient for each; the learning rate goes from its server to the others, and
-constants go from the worker to the servers that use them. `few_messages` joins the
-tensors that go from one task to another at the same time: it builds ops that pack them
-into one tensor and unpack it, and connects the receivers to these. Rows of a table, or
-their gradients, bring the others along. All results have the same bits as before.
+and sends a gradient for each; constants go from the worker to the servers that use
+them. `few_messages` joins the tensors that go from one task to another at the same
+time: it builds ops that pack them into one tensor and unpack it, and connects the
+receivers to these. Rows of a table, or their gradients, bring the others along. All
+results have the same bits as before.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import graphlib
-import itertools
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -47,8 +46,8 @@ def few_messages() -> Iterator[None]:
 
     Put it around each step in the function that a ClusterCoordinator schedules. Tensors
     that the ops inside send from one task to another at the same time travel as one:
-    all small variables of a server, or all small gradients for them with the learning
-    rate. Rows of this package's tables, and gradients of rows, bring these along.
+    all small variables of a server, or all small gradients for them. Rows of this
+    package's tables, and gradients of rows, bring these along.
     Tensors above 256 KB, and others of unknown shape, travel by themselves. All values
     have the same bits as without it, also gradients that are taken after it, which then
     travel by themselves. `tfs.keras.fit` and `SyncReplicas.step` do this by themselves.
@@ -121,7 +120,6 @@ class _Message:
     origin: str
     target: str
     uses: dict[_Key, _Use]
-    carried: dict[_Key, _Use]
     rows: _Key | None = None
     node: int = -1
 
@@ -144,17 +142,14 @@ class _Transfers:
     def join(self) -> None:
         """Joins tensors into messages."""
         self._join_levels()
-        self._send_by_worker()
         # The ops made here depend on nothing but their inputs.
         with self._graph.as_default(), tf.control_dependencies(None), tf.device(None):
             for (_, task), use in self._constants.items():
                 with tf.device(task):
                     value = tf.constant(tf.get_static_value(use.tensor))
                 _give(use, value)
-            arrived: dict[_Key, tf.Tensor] = {}
-            # Tensors that the worker passes on have to arrive there first.
-            for message in sorted(self._messages, key=lambda x: x.target != WORKER):
-                self._build(message, arrived)
+            for message in self._messages:
+                _build(message)
 
     def _find(self, ops: Sequence[tf.Operation]) -> None:
         """Finds tensors that go from task to task, by their level in the dataflow."""
@@ -186,7 +181,7 @@ class _Transfers:
         for place, uses in sorted(found.items(), key=lambda x: x[0]):
             origin, target, _, of_rows = place
             rows_key = next(iter(uses)) if of_rows else None
-            message = _Message(origin, target, uses, {}, rows_key)
+            message = _Message(origin, target, uses, rows_key)
             sources = {use.source for use in uses.values()}
             message.node = flow.add_node(sources, message.consumers)
             self._messages.append(message)
@@ -229,80 +224,27 @@ class _Transfers:
         self._flow.add_edges([message.node], [into.node])
         self._flow.add_edges([into.node], message.consumers)
 
-    def _send_by_worker(self) -> None:
-        """Makes servers send to each other through messages to and from the worker.
 
-        So a learning rate travels to another server together with the gradients.
-        """
-        of_pairs: dict[tuple[str, str], list[_Message]] = {}
-        for message in self._messages:
-            of_pairs.setdefault((message.origin, message.target), []).append(message)
-        for (origin, target), own in of_pairs.items():
-            if WORKER in (origin, target):
-                continue
-            there = of_pairs.get((origin, WORKER), [])
-            back = of_pairs.get((WORKER, target), [])
-            ways = list(itertools.product(there, back))
-            for message in own:
-                # Usually all tensors can go this way; otherwise some of them may.
-                if not self._send_by(ways, message, list(message.uses)):
-                    for key in list(message.uses):
-                        self._send_by(ways, message, [key])
-
-    def _send_by(
-        self,
-        ways: Sequence[tuple[_Message, _Message]],
-        message: _Message,
-        keys: Sequence[_Key],
-    ) -> bool:
-        """Adds tensors of a message to others; returns False if that made a cycle."""
-        flow = self._flow
-        uses = [message.uses[key] for key in keys]
-        sources = {use.source for use in uses}
-        consumers = set().union(*(use.consumers for use in uses))
-        for first, second in ways:
-            if (
-                flow.comes_before([first.node, second.node], sources)
-                or flow.comes_before([second.node], [first.node])
-                or flow.comes_before(consumers, [first.node, second.node])
-            ):
-                continue
-            flow.add_edges(sources, [first.node])
-            flow.add_edges([first.node], [second.node])
-            flow.add_edges([second.node], consumers)
-            for key, use in zip(keys, uses, strict=True):
-                first.uses.setdefault(key, _Use(use.tensor, use.source))
-                second.carried[key] = use
-                del message.uses[key]
-            return True
-        return False
-
-    def _build(self, message: _Message, arrived: dict[_Key, tf.Tensor]) -> None:
-        """Builds the ops of a message, and notes what has arrived at the worker."""
-        sent = {key: use.tensor for key, use in message.uses.items()}
-        for key, use in message.carried.items():
-            sent[key] = arrived.get(key, use.tensor)
-        if len(sent) < 2:
-            return
-        if message.rows is None:
-            with tf.device(message.origin):
-                packed = packing.pack(list(sent.values()))
-            with tf.device(message.target):
-                parts = packing.unpack(packed, list(sent.values()))
-        else:
-            # The rows are the first part.
-            sent = {message.rows: sent.pop(message.rows), **sent}
-            first, *others = sent.values()
-            with tf.device(message.origin):
-                packed = rows.pack(first, others)
-            with tf.device(message.target):
-                parts = rows.unpack(packed, first, others)
-        for key, part in zip(sent, parts, strict=True):
-            if message.target == WORKER:
-                arrived[key] = part
-            for uses in (message.uses, message.carried):
-                if key in uses:
-                    _give(uses[key], part)
+def _build(message: _Message) -> None:
+    """Builds the ops of a message."""
+    sent = {key: use.tensor for key, use in message.uses.items()}
+    if len(sent) < 2:
+        return
+    if message.rows is None:
+        with tf.device(message.origin):
+            packed = packing.pack(list(sent.values()))
+        with tf.device(message.target):
+            parts = packing.unpack(packed, list(sent.values()))
+    else:
+        # The rows are the first part.
+        sent = {message.rows: sent.pop(message.rows), **sent}
+        first, *others = sent.values()
+        with tf.device(message.origin):
+            packed = rows.pack(first, others)
+        with tf.device(message.target):
+            parts = rows.unpack(packed, first, others)
+    for key, part in zip(sent, parts, strict=True):
+        _give(message.uses[key], part)
 
 
 def _give(use: _Use, tensor: tf.Tensor) -> None:

@@ -11,14 +11,14 @@ import tensorflow as tf
 
 from tf_syncrep.python.base import messages
 from tf_syncrep.python.ops import sync_gate_ops
-from tf_syncrep.python.sync import gate_placement, gradient_checks, gradient_transfers
+from tf_syncrep.python.sync import gate_placement, gradient_checks
 from tf_syncrep.python.sync.gradient_accumulators import (
     kind_of,
     make_accumulator,
     push_and_commit,
 )
 from tf_syncrep.python.sync.gradients import flatten
-from tf_syncrep.python.v1.sync_replicas import client
+from tf_syncrep.python.v1.sync_replicas import client, gradient_transfers
 from tf_syncrep.python.v1.sync_replicas.chief_queue_runner import ChiefQueueRunner
 from tf_syncrep.python.v1.sync_replicas.departures import Departures
 from tf_syncrep.python.v1.sync_replicas.update import kept_for_checkpoints, waits_for

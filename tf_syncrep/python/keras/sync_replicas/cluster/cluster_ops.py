@@ -18,7 +18,7 @@ from tf_syncrep.python.base import messages
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.sync_replicas.targets import Targets
 from tf_syncrep.python.ops import sync_gate_ops
-from tf_syncrep.python.sync import gate_placement, gradient_checks, gradient_transfers
+from tf_syncrep.python.sync import gate_placement, gradient_checks
 from tf_syncrep.python.sync.gradient_accumulators import push_and_commit
 from tf_syncrep.python.sync.gradients import flatten
 
@@ -161,9 +161,6 @@ class ClusterOps:
             gradient_checks.checked(gradient, native)
             for gradient, native in zip(gradients, natives, strict=True)
         ]
-        sent = gradient_transfers.join_small(
-            checked, [native.device for native in natives]
-        )
         # All gradients must be ready before the gate is asked, since a worker that is
         # admitted keeps the others waiting. Gradients for the gate's own task are
         # awaited there.
@@ -173,7 +170,7 @@ class ClusterOps:
             fit = tf.constant(True)
         if self.reject_nonfinite or elsewhere:
             fit = self._tell_when_computed(permit, elsewhere, checked)
-        sent, fit = self._when_all_are_there(sent, at_gate, fit)
+        sent, fit = self._when_all_are_there(checked, at_gate, fit)
         with tf.device(self.device):
             admitted = sync_gate_ops.sync_gate_admit(*permit.contribution, fit)
         push_and_commit(
@@ -186,13 +183,13 @@ class ClusterOps:
         permit.used = True
 
     def _when_all_are_there(
-        self, sent: Sequence[Any], at_gate: Sequence[bool], fit: tf.Tensor
+        self, gradients: Sequence[Any], at_gate: Sequence[bool], fit: tf.Tensor
     ) -> tuple[list[Any], tf.Tensor]:
         """Returns the gradients, and the message to the gate.
 
         The message is sent after the gradients for the gate's task.
         """
-        awaited = [x for x, is_at in zip(sent, at_gate, strict=True) if is_at]
+        awaited = [x for x, is_at in zip(gradients, at_gate, strict=True) if is_at]
         with tf.device(self.device):
             # They go through one op with the message to the gate. A control dependency
             # on tensors from another task would be one more message beside the
@@ -202,7 +199,7 @@ class ClusterOps:
         of_gate = iter(arrived)
         return [
             next(of_gate) if is_at else x
-            for x, is_at in zip(sent, at_gate, strict=True)
+            for x, is_at in zip(gradients, at_gate, strict=True)
         ], fit
 
     def _tell_when_computed(self, permit, awaited, gradients) -> tf.Tensor:

@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from tf_syncrep.python.sync import gradient_transfers
+from tf_syncrep.python.v1.sync_replicas import gradient_transfers
 
 
 def _slices(num_indices, columns, dtype=tf.float32):

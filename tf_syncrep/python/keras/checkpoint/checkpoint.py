@@ -28,7 +28,12 @@ from tf_syncrep.python.checkpoint.state import (
 from tf_syncrep.python.checkpoint.warm_report import WarmStartReport
 from tf_syncrep.python.checkpoint.warm_start import arguments_of
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.checkpoint.contents import contents_of, has_weights
+from tf_syncrep.python.keras.checkpoint.contents import (
+    ModelContents,
+    compiled_model,
+    has_weights,
+    iterations_of,
+)
 from tf_syncrep.python.keras.checkpoint.position import Position
 from tf_syncrep.python.keras.checkpoint.warm_start import warm_start as start_warm
 from tf_syncrep.python.keras.compat import trainer
@@ -186,8 +191,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         self._warm_start = arguments_of(warm_start)
         self.warm_started: WarmStartReport | None = None
         self._manifest: Any = None
-        self._contents: Contents | None = None
-        self._contents_of: list[Any] = []
+        self._contents = ModelContents("Checkpoint")
         self._position = Position()
         self._has_trained = False
         # `with_ends` may add a callback that ends the run instead.
@@ -439,27 +443,13 @@ class Checkpoint(tf.keras.callbacks.Callback):
         return {
             **({"not_finite": not_finite} if not_finite else {}),
             **self._position.state(rounds),
-            "iterations": self._iterations(),
+            "iterations": iterations_of(self._model_or_raise),
             "work_queues": states_of(self._queues),
         }
 
-    def _iterations(self) -> int:
-        optimizer = self._model_or_raise.optimizer
-        with compat.apart_from_closures():
-            return int(compat.native(optimizer.iterations).read_value())
-
     @property
     def _model_or_raise(self) -> Any:
-        if self.model is None:
-            raise ValueError(
-                "Checkpoint needs a model: pass it as a callback to `fit`, or `model=`."
-            )
-        if getattr(self.model, "optimizer", None) is None:
-            raise ValueError(
-                "Checkpoint needs a model that is compiled with the optimizer that "
-                f"trains it. Received: {self.model.name!r}, which has none"
-            )
-        return self.model
+        return compiled_model(self.model, "Checkpoint")
 
     @property
     def _is_beside_training(self) -> bool:
@@ -467,20 +457,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         return isinstance(strategy, tf.distribute.ParameterServerStrategy)
 
     def _contents_of_model(self) -> Contents:
-        """Returns the contents, made anew only if the model has other variables."""
-        model = self._model_or_raise
-        if not has_weights(model):
-            raise ValueError(
-                "Checkpoint needs a model that is built: call it on a batch, or give "
-                f"it an Input. Received: {model.name!r}, which has no weights yet"
-            )
-        # These are kept, since another object may get the address of one that is gone.
-        owners = [model.optimizer, *model.variables]
-        if self._contents is None or [*map(id, owners)] != [
-            *map(id, self._contents_of)
-        ]:
-            self._contents, self._contents_of = contents_of(model), owners
-        return self._contents
+        return self._contents.of(self._model_or_raise)
 
 
 class _End(tf.keras.callbacks.Callback):

@@ -132,5 +132,9 @@ class Notice:
         if not in_main_thread:
             os.kill(os.getpid(), signal.SIGTERM)
         elif is_handled and self.whose == _SIGTERM_OF_THIS:
+            self.release()
             signal.raise_signal(signal.SIGTERM)
         raise SystemExit(TO_BE_CONTINUED)
+
+    def release(self) -> None:
+        """Lets others with notice end before this process does."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
@@ -10,7 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import tensorflow as tf
 
@@ -30,6 +31,16 @@ _HANDLER_SECS = 1.0
 # The functions that wait for notice of each strategy's parameter servers: to trace one
 # takes a call to every task.
 _functions: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+# Set when a program leaves while calls wait on servers, for which the interpreter's own
+# end would wait.
+_ends_at_once = threading.Event()
+
+
+@atexit.register
+def _end_at_once() -> None:
+    """Ends the process, after what the script has registered to be called before."""
+    if _ends_at_once.is_set():
+        Notice.end_process()
 
 
 class FitNotice(Notice):
@@ -61,10 +72,22 @@ class FitNotice(Notice):
             threading.Thread(target=target, name="notice", daemon=True).start()
 
     def end(self) -> None:
-        """Listens no more, and lets parameter servers with notice end."""
+        """Listens no more; if there is notice, servers stay until the process ends."""
         super().end()
         self._is_over.set()
+        if not self.is_given:
+            self.release()
+
+    def release(self) -> None:
+        """Lets parameter servers with notice end."""
+        _ends_at_once.clear()
         self._calls.start_cancel()
+
+    def leave(self) -> NoReturn:
+        """Ends the program; servers are there for whatever it does until then."""
+        if self._strategy is not None:
+            _ends_at_once.set()
+        super().leave()
 
     def note_ending(self) -> None:
         """Notes that the training ends by itself, with its own last checkpoint."""

@@ -87,7 +87,9 @@ def test_synchronous_weights_are_those_of_a_training_that_nobody_disturbed(tmp_p
     """The gradients of an open round are dropped, and their batches trained again."""
     updates, folder = 40, tmp_path / "checkpoints"
     script = SCRIPT.with_name("checkpoint_script.py")
-    command = ("launch", *OPTIONS, script, folder, tmp_path, updates)
+    # Its checkpoints are large, and one is being written most of the time.
+    options = (*OPTIONS, "--grace", 60)
+    command = ("launch", *options, script, folder, tmp_path, updates)
     with commands.Command(*command, env=programs.environment()) as launched:
         terminate(launched, "launcher", updates // 2 + 1)
         assert launched.wait_for_all() == TO_BE_CONTINUED, launched.output

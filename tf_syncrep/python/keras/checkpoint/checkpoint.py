@@ -369,7 +369,11 @@ class Checkpoint(tf.keras.callbacks.Callback):
             notice.say_too_late(expected)
             if writes:
                 self.saving.wait_until_over()
-        self._run.progress.end(self._position.num_steps)
+        steps = self._position.num_steps
+        if is_saved and self.saving is not None and self.saving.manifest is not None:
+            # Batches of an incomplete round are trained again, and none is lost.
+            steps = self.saving.manifest.state["steps"]
+        self._run.progress.end(steps)
         secs = time.monotonic() - begun
         written = f", written in {secs:.1f} s" if is_saved else ""
         newest = self._newest() or "the beginning"

@@ -37,7 +37,9 @@ def test_servers_differ_by_the_largest_variable_at_most(seed):
         server = servers.choose()
         assert servers._bytes[server] == min(servers._bytes)
         servers.note(made, server)
-        largest = max(largest, made.shape[0] * 8 * (3 if made.trainable else 1))
+        largest = max(
+            largest, int(made.shape.num_elements()) * 8 * (3 if made.trainable else 1)
+        )
         assert max(servers._bytes) - min(servers._bytes) <= largest
 
 

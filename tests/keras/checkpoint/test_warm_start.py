@@ -233,7 +233,8 @@ def test_a_table_that_grows_takes_the_rows_of_all_ids(
     assert report["tables/user"].status == "taken"
     assert report["tables/user"].rows == len(keys)
     # Both train on alike.
-    train(old, keys, 1), train(new, keys, 1)
+    for model in (old, new):
+        train(model, keys, 1)
     assert_same_by_key(tables_of(new), tables_of(old), 1e-6)
 
 

@@ -49,9 +49,9 @@ class Notice:
         self._is_listening = False
         self._given_at: float | None = None
         # Who has it, as its lines say.
-        self.whose = ""
+        self.whose: str = ""
         # Whether there is something to save.
-        self.has_begun = False
+        self.has_begun: bool = False
 
     def begin(self) -> None:
         """Listens for a SIGTERM to this process."""

@@ -7,9 +7,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <functional>
 #include <future>
+#include <thread>
 
 #include "gtest/gtest.h"
 
@@ -57,12 +59,45 @@ void SetHandler() {
 
 TEST(NoticeTest, WhoListensHereDecidesWhatHappens) {
   EXPECT_EQ(StatusOf([] {
-              if (!notice().Begin() || notice().IsGiven()) {
+              notice().Begin();
+              if (notice().IsGiven()) {
                 _exit(1);
               }
               Terminate();
               if (!notice().IsGiven() || !notice().End()) {
                 _exit(2);
+              }
+            }),
+            0);
+}
+
+TEST(NoticeTest, ItIsUpToTheLastOneWhoListensHere) {
+  EXPECT_EQ(StatusOf([] {
+              notice().Begin();
+              notice().Begin();
+              Terminate();
+              if (!notice().End() || !notice().IsGiven()) {
+                _exit(1);
+              }
+              if (!notice().End() || notice().IsGiven()) {
+                _exit(2);
+              }
+            }),
+            0);
+}
+
+TEST(NoticeTest, NoSignalIsLostAsListeningEndsAndBeginsAgain) {
+  EXPECT_EQ(StatusOf([] {
+              static std::atomic<int> num_handled{0};
+              std::signal(SIGTERM, [](int) { num_handled.fetch_add(1); });
+              int num_taken = 0;
+              for (int num_sent = 1; num_sent <= 200; ++num_sent) {
+                std::thread sender(Terminate);
+                while (num_handled.load() + num_taken < num_sent) {
+                  notice().Begin();
+                  num_taken += notice().End() ? 1 : 0;
+                }
+                sender.join();
               }
             }),
             0);
@@ -87,6 +122,21 @@ TEST(NoticeTest, NobodyIsLeftListening) {
 
 TEST(NoticeTest, ASecondSignalEndsAtOnce) {
   EXPECT_EQ(StatusOf([] {
+              notice().Begin();
+              Terminate();
+              Terminate();
+              WaitForTheEnd();
+            }),
+            -SIGTERM);
+}
+
+TEST(NoticeTest, WhoeverPutsItsHandlerBackDoesNotKeepAProcessFromItsEnd) {
+  EXPECT_EQ(StatusOf([] {
+              struct sigaction of_notice;
+              notice().Begin();
+              sigaction(SIGTERM, nullptr, &of_notice);
+              notice().End();
+              sigaction(SIGTERM, &of_notice, nullptr);
               notice().Begin();
               Terminate();
               Terminate();
@@ -145,6 +195,27 @@ TEST(NoticeTest, WorkIsNotCutOff) {
             -SIGTERM);
 }
 
+TEST(NoticeTest, WorkThatFollowsWorkHasTheSameTime) {
+  EXPECT_EQ(StatusOf([] {
+              notice().BeginWork();
+              Terminate();
+              sleep(8);
+              notice().EndWork();
+              notice().BeginWork();
+              sleep(5);  // beyond the time of the first, and the pause after it
+            }),
+            0);
+}
+
+TEST(NoticeTest, WorkThatDoesNotEndIsCutOff) {
+  EXPECT_EQ(StatusOf([] {
+              notice().BeginWork();
+              Terminate();
+              WaitForTheEnd();
+            }),
+            -SIGTERM);
+}
+
 TEST(NoticeTest, ChildrenAreOfThemselves) {
   EXPECT_EQ(StatusOf([] {
               notice().Begin();
@@ -161,12 +232,10 @@ TEST(NoticeTest, ChildrenAreOfThemselves) {
 TEST(NoticeTest, WhatIsIgnoredIsNotHeard) {
   EXPECT_EQ(StatusOf([] {
               std::signal(SIGTERM, SIG_IGN);
-              if (notice().Begin()) {
-                _exit(1);
-              }
+              notice().Begin();
               Terminate();
               if (notice().IsGiven()) {
-                _exit(2);
+                _exit(1);
               }
             }),
             0);

@@ -71,12 +71,13 @@ REGISTER_KERNEL_BUILDER(Name("Syncrep>NoteWork").Device(DEVICE_CPU),
 }  // namespace
 }  // namespace tf_syncrep
 
-// For a process that listens by itself, from any thread and with whatever is
-// left of TensorFlow.
+// For a process that listens by itself. Ops would not do: a graph of v1 that is
+// final takes none, and an eager one may wait for the steps that hang, or for
+// the servers that are gone, for which the process is to end in time.
 extern "C" {
 
-__attribute__((visibility("default"))) int tf_syncrep_begin_notice() noexcept {
-  return tf_syncrep::Notice::OfProcess().Begin() ? 1 : 0;
+__attribute__((visibility("default"))) void tf_syncrep_begin_notice() noexcept {
+  tf_syncrep::Notice::OfProcess().Begin();
 }
 
 __attribute__((visibility("default"))) int tf_syncrep_has_notice() noexcept {

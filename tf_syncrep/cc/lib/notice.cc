@@ -20,9 +20,8 @@ namespace {
 
 // How long a process that has notice waits for what follows a wait for notice,
 // which is a wait until the end, or follows work, which is more of it.
-constexpr std::chrono::seconds kGapAfterWait(2);
-constexpr std::chrono::seconds kGapAfterWork(1);
-// How long work may go on.
+constexpr std::chrono::seconds kGap(2);
+// How long one piece of work may go on when there is notice.
 constexpr std::chrono::seconds kMostWork(10);
 
 using Clock = std::chrono::steady_clock;
@@ -114,21 +113,21 @@ void Notice::Cancel(WaitId id) {
 void Notice::BeginWork() {
   const MutexLock lock(mu_);
   ++num_working_;
-  has_worked_ = true;
+  work_began_ = Clock::now();
   Listen();
 }
 
 void Notice::EndWork() {
   const MutexLock lock(mu_);
   --num_working_;
-  free_at_ = Clock::now() + kGapAfterWork;
+  free_at_ = Clock::now() + kGap;
   StopListeningIfIdle();
 }
 
-bool Notice::Begin() {
+void Notice::Begin() {
   const MutexLock lock(mu_);
   ++num_here_;
-  return Listen() && is_listening_;
+  Listen();
 }
 
 bool Notice::End() {
@@ -161,9 +160,12 @@ bool Notice::Listen() {
     const bool ignores =
         (present.sa_flags & SA_SIGINFO) == 0 && present.sa_handler == SIG_IGN;
     if (!ignores) {
-      former = present;
+      // Somebody may have put the own handler back, which he had replaced. A
+      // signal that came as listening ended is still to be seen to.
+      if (!IsInForce(present)) {
+        former = present;
+      }
       owner.store(getpid());
-      num_signals.store(0);
       struct sigaction own = {};
       own.sa_handler = Handle;
       own.sa_flags = SA_RESTART;
@@ -180,18 +182,13 @@ bool Notice::IsBusy() const {
 }
 
 void Notice::StopListeningIfIdle() {
-  if (!is_listening_ || IsBusy()) {
-    return;
-  }
   if (num_signals.load() > 0) {
-    Wake();  // the thread does what has been put off
-    return;
+    Wake();  // the thread does what has been put off, if it is time
+  } else if (is_listening_ && !IsBusy() && work_began_ == Time()) {
+    // Where there was work, its next is a moment away.
+    RestoreFormer();
+    is_listening_ = false;
   }
-  if (has_worked_) {
-    return;  // its next work is a moment away
-  }
-  RestoreFormer();
-  is_listening_ = false;
 }
 
 void Notice::Run() {
@@ -212,7 +209,6 @@ void Notice::Run() {
     const Time now = Clock::now();
     wake_at = Time::max();
     std::vector<Callback> calls;
-    bool is_over = false;
     {
       const MutexLock lock(mu_);
       if (num_signals.load() == 0) {
@@ -225,28 +221,25 @@ void Notice::Run() {
         if (!wait->second.until_end) {
           calls.push_back(std::move(wait->second.done));
           waits_.erase(wait);
-          free_at_ = now + kGapAfterWait;
+          free_at_ = now + kGap;
         }
         wait = next;
       }
-      const bool works = num_working_ > 0 && now < noted + kMostWork;
-      if (!is_listening_) {
-        is_over = true;  // the signal came while listening ended
-      } else if (num_here_ == 0 && waits_.empty()) {
-        wake_at = works ? noted + kMostWork : free_at_;
-        is_over = now >= wake_at;
+      if (num_here_ == 0 && waits_.empty()) {
+        wake_at = num_working_ > 0 ? std::max(noted, work_began_) + kMostWork
+                                   : free_at_;
       }
-      if (is_over) {
+      if (now >= wake_at) {
+        noted = wake_at = Time::max();
         is_listening_ = false;
+        num_signals.store(0);
+        // The lock is held: whoever listened before the former action is in
+        // force again would take the own handler for it.
+        ActAsBefore();
       }
     }
     for (const Callback& done : calls) {
       done(false);
-    }
-    if (is_over) {
-      num_signals.store(0);
-      noted = wake_at = Time::max();
-      ActAsBefore();
     }
   }
 }

@@ -42,13 +42,14 @@ class Notice {
   void Cancel(WaitId id);
 
   // Encloses work for another process, which a notice does not cut off, unless
-  // it goes on for long. More of it may follow within a second.
+  // it goes on for long. More of it may follow within a moment.
   void BeginWork();
   void EndWork();
 
-  // Listens in this process until End() is called as often. Begin() returns
-  // false if nothing will be heard; End() returns whether there was a SIGTERM.
-  bool Begin();
+  // Listens in this process until End() is called as often, which returns
+  // whether there was a SIGTERM. If there was, IsGiven() stays true as long as
+  // others listen: it is up to the last of them.
+  void Begin();
   bool End();
 
   // Whether there was a SIGTERM since somebody listens.
@@ -75,7 +76,8 @@ class Notice {
   bool is_listening_ TF_SYNCREP_GUARDED_BY(mu_) = false;
   // Who may follow whoever has waited or worked until now has come by then.
   Time free_at_ TF_SYNCREP_GUARDED_BY(mu_);
-  bool has_worked_ TF_SYNCREP_GUARDED_BY(mu_) = false;
+  Time work_began_
+      TF_SYNCREP_GUARDED_BY(mu_);  // the last one; 0 if there was none
   int num_working_ TF_SYNCREP_GUARDED_BY(mu_) = 0;
   int num_here_ TF_SYNCREP_GUARDED_BY(mu_) = 0;  // Begin() without End()
   WaitId last_wait_ TF_SYNCREP_GUARDED_BY(mu_) = 0;

@@ -31,8 +31,8 @@ REGISTER_OP("Syncrep>NoteWork")
 Lets a notice not cut off the step that this op is part of.
 
 At a SIGTERM the process does what it does at one only when the step is over, and no
-other one that has this op begins within a second; but after ten seconds it does not wait
-for a step.
+other one that has this op begins within two seconds; but it waits ten seconds for a step
+at the most.
 
 has_notice: Whether the process has notice.
 )doc");

@@ -20,16 +20,16 @@ TO_BE_CONTINUED = 143
 GRACE_VARIABLE = "TF_SYNCREP_GRACE"
 
 
-def begin() -> bool:
-    """Listens until `end` is called as often; returns False if nothing will be heard.
+def begin() -> None:
+    """Listens until `end` is called as often.
 
     A SIGTERM does nothing meanwhile, unless it is the second.
     """
-    return bool(_library().tf_syncrep_begin_notice())
+    _library().tf_syncrep_begin_notice()
 
 
 def is_given() -> bool:
-    """Returns whether this process was sent SIGTERM since somebody listens."""
+    """Returns whether this process was sent SIGTERM, and somebody still listens."""
     return bool(_library().tf_syncrep_has_notice())
 
 

@@ -111,18 +111,19 @@ def test_a_server_with_notice_is_only_an_interruption(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "said", "end"),
     [
-        ("in a thread", "the next run goes on from .*, written in"),
-        ("no checkpoint", "nothing is written"),
-        ("hangs", "the next run goes on from .*, written in"),
+        ("in a thread", "the next run goes on from .*, written in", "exited with"),
+        ("no checkpoint", "nothing is written", "was killed by SIGTERM"),
+        ("hangs", "the next run goes on from .*, written in", "exited with"),
     ],
 )
-def test_the_coordinator_ends_and_says_what_was_written(tmp_path, option, said):
+def test_the_coordinator_ends_and_says_what_was_written(tmp_path, option, said, end):
     with launch(tmp_path, option) as launched:
         terminate(launched, "chief", HANGS_AT)
         assert launched.wait_for_all() == TO_BE_CONTINUED, launched.output
         launched.wait_for_line(f"SIGTERM: .*{said}")
+        launched.wait_for_line(rf"chief \(pid \d+\) {end}")
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import contextlib
 import json
 import shutil
 import signal
+import threading
 
 import numpy as np
 import pytest
@@ -550,6 +551,38 @@ def test_sigterm_is_a_checkpoint_after_the_step_and_the_programs_end(tmp_path, s
     again = tfs.train.CheckpointSaverHook(tmp_path, save_steps=100)
     train([again], until=20, sync=sync)
     assert again.restored == directory.Directory(tmp_path).prefix(found.number)
+
+
+def test_sigterm_is_not_forgotten_when_a_session_takes_the_place_of_a_lost_one(
+    tmp_path,
+):
+    class Lost(Terminated):
+        def after_run(self, run_context, run_values):
+            super().after_run(run_context, run_values)
+            if self._left == 0:
+                raise tf.errors.UnavailableError(None, None, "lost")
+
+    hook = tfs.train.CheckpointSaverHook(tmp_path, save_steps=1)
+    with pytest.raises(SystemExit) as end:
+        train([hook, Lost(7)], until=20)
+    assert end.value.code == 143
+    assert directory.Directory(tmp_path).manifests()[-1].state["global_step"] < 20
+
+
+def test_a_hook_that_is_used_again_ends_a_step_that_hangs(tmp_path, monkeypatch):
+    class Hanging(Terminated):
+        def after_run(self, run_context, run_values):
+            super().after_run(run_context, run_values)
+            if self._left == 0:
+                assert is_ended.wait(30)
+
+    is_ended = threading.Event()
+    hook = tfs.train.CheckpointSaverHook(tmp_path, save_steps=100)
+    train([hook], until=2)
+    monkeypatch.setenv(notice_ops.GRACE_VARIABLE, "0.3")
+    monkeypatch.setattr(Notice, "end_process", lambda _: is_ended.set())
+    with pytest.raises(SystemExit):
+        train([Hanging(2), hook], until=20)
 
 
 def test_no_checkpoint_is_begun_at_sigterm_that_would_take_too_long(

@@ -48,10 +48,12 @@ class Notice:
         self._lock = threading.Lock()
         self._is_listening = False
         self._given_at: float | None = None
+        # Whether the signal does by now what it does in the end.
+        self._is_seen_to = False
+        # Whether there is something to save, in `fit`.
+        self.has_begun: bool = False
         # Who has it, as its lines say.
         self.whose: str = ""
-        # Whether there is something to save.
-        self.has_begun: bool = False
 
     def begin(self) -> None:
         """Listens for a SIGTERM to this process."""
@@ -70,7 +72,7 @@ class Notice:
         """Whether there is notice."""
         if self._given_at is None and self._is_listening and notice_ops.is_given():
             self.give(_SIGTERM_OF_THIS)
-        return self._given_at is not None
+        return self._given_at is not None and not self._is_seen_to
 
     def give(self, whose: str) -> None:
         """Notes that somebody has notice; only the first one counts."""
@@ -98,12 +100,19 @@ class Notice:
         """Says that something stops, and how much time there is for it."""
         self.say(f"{what} stops, with {max(0.0, self.secs_left):.1f} s left.")
 
-    def say_too_late(self, expected_secs: float) -> None:
-        """Says why no checkpoint is begun."""
+    def has_time(self, secs_of_last: float, num_to_write: int = 1) -> bool:
+        """Returns whether checkpoints can be written in time; says so if they cannot.
+
+        `secs_of_last`: how long the last one took.
+        """
+        left = self.secs_left
+        if secs_of_last * num_to_write <= left:
+            return True
         self.say(
             "no checkpoint of this moment is begun: the last one took "
-            f"{expected_secs:.1f} s, and {max(0.0, self.secs_left):.1f} s are left."
+            f"{secs_of_last:.1f} s, and {max(0.0, left):.1f} s are left."
         )
+        return False
 
     def end_process_unless(self, is_over: threading.Event) -> None:
         """Waits until something is over, or the time is; then the process ends."""
@@ -118,22 +127,45 @@ class Notice:
         sys.stderr.flush()
         os._exit(TO_BE_CONTINUED)
 
+    def let_through(self) -> None:
+        """Listens no more; if there is notice, SIGTERM does what it does without this.
+
+        A second call does nothing, nor does one after `leave`.
+        """
+        self.end()
+        self.release()
+        with self._lock:
+            is_due = self._given_at is not None and not self._is_seen_to
+            self._is_seen_to = True
+        # Otherwise another one in this process listens, and sees to it.
+        if is_due and not notice_ops.is_given():
+            sys.stdout.flush()
+            is_handled = signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
+            os.kill(os.getpid(), signal.SIGTERM)
+            if not is_handled:
+                # The kernel ends no process 1, as that of a container, by a signal.
+                self.end_process()
+
     def leave(self) -> NoReturn:
         """Ends the program, and says by its status that it is to be continued.
 
         If the SIGTERM was sent to this process, a handler of the script's gets it.
         """
         self.end()
-        in_main_thread = threading.current_thread() is threading.main_thread()
+        self._is_seen_to = True
         is_handled = signal.getsignal(signal.SIGTERM) not in (
             signal.SIG_DFL,
             signal.SIG_IGN,
         )
-        if not in_main_thread:
-            os.kill(os.getpid(), signal.SIGTERM)
-        elif is_handled and self.whose == _SIGTERM_OF_THIS:
-            self.release()
-            signal.raise_signal(signal.SIGTERM)
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        # Otherwise another one in this process listens, and the last one does this.
+        if not notice_ops.is_given():
+            if not in_main_thread and not is_handled:
+                # The error would end this thread alone.
+                self.end_process()
+            if is_handled and (not in_main_thread or self.whose == _SIGTERM_OF_THIS):
+                self.release()
+                signal.raise_signal(signal.SIGTERM)
         raise SystemExit(TO_BE_CONTINUED)
 
     def release(self) -> None:

@@ -356,19 +356,13 @@ class Checkpoint(tf.keras.callbacks.Callback):
         Args:
             notice: tells how much time is left.
         """
-        expected = self._engine.expected_secs()
         writes = self.saving is not None and not self.saving.is_over
         begun = time.monotonic()
-        # One that is being written is not given up for one that may not be complete.
-        is_saved = False
-        if expected * (1 + writes) <= notice.secs_left:
-            if writes:
-                self.saving.wait_until_over()
-            is_saved = self._try_to_save(wait=True)
-        else:
-            notice.say_too_late(expected)
-            if writes:
-                self.saving.wait_until_over()
+        has_time = notice.has_time(self._engine.expected_secs(), 1 + writes)
+        if writes:
+            # It is not given up for one that may not be complete.
+            self.saving.wait_until_over()
+        is_saved = has_time and self._try_to_save(wait=True)
         steps = self._position.num_steps
         if is_saved and self.saving is not None and self.saving.manifest is not None:
             # Batches of an incomplete round are trained again, and none is lost.

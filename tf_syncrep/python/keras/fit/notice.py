@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import os
-import signal
-import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
@@ -26,14 +22,14 @@ from tf_syncrep.python.keras.compat.trainer import each_callback
 from tf_syncrep.python.ops import notice_ops
 
 _ASK_SECS = 0.1
-# How long a handler has that gets the signal in place of `fit`.
-_HANDLER_SECS = 1.0
 # The functions that wait for notice of each strategy's parameter servers: to trace one
 # takes a call to every task.
 _functions: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
 # Set when a program leaves while calls wait on servers, for which the interpreter's own
 # end would wait.
 _ends_at_once = threading.Event()
+# Whether a `fit` listens that this thread is in.
+_this_thread = threading.local()
 
 
 @atexit.register
@@ -70,6 +66,11 @@ class FitNotice(Notice):
                 targets.append(lambda n=number, f=function: self._await(n, f))
         for target in targets:
             threading.Thread(target=target, name="notice", daemon=True).start()
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the training is to stop, as there is notice and something to save."""
+        return self.has_begun and super().is_given
 
     def end(self) -> None:
         """Listens no more; if there is notice, servers stay until the process ends."""
@@ -110,52 +111,56 @@ class FitNotice(Notice):
             function(tf.constant(True))
 
     def _watch(self) -> None:
-        while not self.is_given:
+        while not super().is_given:
             if self._is_over.wait(_ASK_SECS):
                 return
-        if not self._checkpoints:
-            self.say("fit has no tfs.keras.Checkpoint, and nothing is written.")
-            self._let_signal_through()
-        elif not self.has_begun:
-            self.say("nothing is trained yet, and nothing is written.")
-            self._let_signal_through()
-        else:
-            self.say_stop("fit")
-            is_stopped = self._is_stopped.wait(max(0.0, self.secs_to_stop))
-            if not is_stopped and self._strategy is not None:
-                self.say("steps still run; a checkpoint is written beside them.")
-                self.save()
-            self.end_process_unless(self._is_over)
-
-    def _let_signal_through(self) -> None:
-        """Lets the signal do what it does without `fit`."""
-        self.end()
-        sys.stdout.flush()
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(_HANDLER_SECS)
-        # The kernel ends no process 1, as that of a container, by a signal.
-        if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
-            self.end_process()
+        if not self.has_begun:
+            why = "fit has no tfs.keras.Checkpoint"
+            if self._checkpoints:
+                why = "nothing is trained yet"
+            self.say(f"{why}, and nothing is written.")
+            self.let_through()
+            return
+        self.say_stop("fit")
+        is_stopped = self._is_stopped.wait(max(0.0, self.secs_to_stop))
+        if not is_stopped and self._strategy is not None:
+            self.say("steps still run; a checkpoint is written beside them.")
+            # It may hang, as they do.
+            threading.Thread(target=self.save, name="notice", daemon=True).start()
+        self.end_process_unless(self._is_over)
 
 
 @contextlib.contextmanager
 def listening(model: Any, callbacks: Any) -> Iterator[FitNotice]:
-    """Encloses a `fit`, and ends the program after it if there is notice by then."""
+    """Encloses a `fit`, and ends the program after it if there is notice by then.
+
+    One in a callback of another does not listen: the outer one has to stop.
+    """
+    if getattr(_this_thread, "listens", False):
+        yield FitNotice([], None)
+        return
     checkpoints = [x for x in each_callback(callbacks) if isinstance(x, Checkpoint)]
     strategy = model.distribute_strategy
     is_scheduled = isinstance(strategy, tf.distribute.ParameterServerStrategy)
     notice = FitNotice(checkpoints, strategy if is_scheduled else None)
     for checkpoint in checkpoints:
         checkpoint.notice = notice
-    notice.begin()
+    _this_thread.listens = True
     try:
+        notice.begin()
         yield notice
+    except BaseException as error:
+        if notice.is_given:
+            notice.say(f"fit has failed, and nothing is written: {error!r}")
+        notice.let_through()
+        raise
     finally:
-        notice.end()
+        _this_thread.listens = False
         for checkpoint in checkpoints:
             checkpoint.notice = None
     if notice.is_given:
         notice.leave()
+    notice.let_through()
 
 
 def _functions_of(strategy: Any) -> list[Any]:

@@ -23,8 +23,9 @@ from tf_syncrep.python.keras.fit.execution import Execution, Executions
 
 # The log tells of a silence after this time, and each time after twice as long.
 FIRST_SECS = 60.0
-# How long a worker with notice may take to leave, and how often it is asked.
-_LEAVE_SECS, _ASK_SECS = 15.0, 0.1
+# How long a worker with notice goes on with the data that it has begun; how long it may
+# take to leave after that, and how often it is asked.
+_READ_ON_SECS, _LEAVE_SECS, _ASK_SECS = 10.0, 15.0, 0.1
 
 
 class StepCancelledError(RuntimeError):
@@ -126,8 +127,8 @@ class Arrivals:
         self._num_losses = 0
         # Workers with notice. Each thread of a worker writes its own alone.
         self._leaving: set[int] = set()
-        # Those that read what they have begun, and leave after that.
-        self._reading_on: set[int] = set()
+        # Those that read what they have begun, and by when they are to leave.
+        self._reading_on: dict[int, float] = {}
         # Whether an execution failed for good. No other one begins then.
         self._has_failed = False
 
@@ -181,8 +182,7 @@ class Arrivals:
         try:
             num_steps, args = self._batches.due(size, args, self._cancellation.of)
             if num_steps == 0:
-                if worker in self._reading_on:
-                    self._reading_on.discard(worker)
+                if self._reading_on.pop(worker, None) is not None:
                     self._leaving.add(worker)
                 return Result(worker, has_ended=True)
             execution = self._executions.traced(num_steps)
@@ -211,11 +211,13 @@ class Arrivals:
         return Result(worker, num_steps, execution, fetched, is_last=not has_more)
 
     def _note_notice(self, worker: int) -> None:
-        if worker in self._reading_on:
+        if worker in self._leaving:
             return
-        if self._batches.let_leave(worker):
-            self._reading_on.add(worker)
-        else:
+        now = time.monotonic()
+        if worker not in self._reading_on and self._batches.let_leave(worker):
+            self._reading_on[worker] = now + _READ_ON_SECS
+        elif now >= self._reading_on.get(worker, now):
+            self._reading_on.pop(worker, None)
             self._leaving.add(worker)
 
     def _see_off(self, worker: int) -> None:

@@ -242,16 +242,20 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         """Listens for SIGTERM as long as a session lives."""
         if self._notice is not None:
             self._notice.end()
+            if self._notice.is_given:
+                return  # The session has taken the place of one that was lost.
         notice = self._notice = Notice()
+        is_over = self._is_over = threading.Event()
         notice.begin()
 
         def watch() -> None:
-            while not notice.is_given:
-                if coord.wait_for_stop(_ASK_SECS):
-                    notice.end()
-                    return
-            notice.say_stop("this session")
-            notice.end_process_unless(self._is_over)
+            while not notice.is_given and not coord.wait_for_stop(_ASK_SECS):
+                pass
+            # Nobody may ask any more: a session that is lost has no `end`.
+            notice.end()
+            if notice.is_given:
+                notice.say_stop("this session")
+                notice.end_process_unless(is_over)
 
         threading.Thread(target=watch, name="notice", daemon=True).start()
 
@@ -260,10 +264,7 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         notice = self._notice
         if notice is None or not notice.is_given:
             return True
-        expected = self._engine.expected_secs()
-        if expected > notice.secs_left:
-            notice.say_too_late(expected)
-        return expected <= notice.secs_left
+        return notice.has_time(self._engine.expected_secs())
 
     def _end_training(self, session: Any) -> None:
         optimizer = self._optimizer

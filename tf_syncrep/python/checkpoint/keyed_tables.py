@@ -163,10 +163,8 @@ def chunks_of(
 
 def num_of(chunks: Sequence[Chunk], num_owners: int) -> np.ndarray:
     """Returns how many rows of chunks each owner has."""
-    num = np.zeros(num_owners, np.int64)
-    for chunk in chunks:
-        num += [np.count_nonzero(mask) for mask in chunk.masks]
-    return num
+    counts = [[np.count_nonzero(mask) for mask in x.masks] for x in chunks]
+    return np.sum(counts or np.zeros([1, num_owners], np.int64), axis=0)
 
 
 def keep_most_used(chunks: Sequence[Chunk], room: Sequence[int]) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_syncrep.python.base.arguments import as_python
 from tf_syncrep.python.checkpoint import matching
 from tf_syncrep.python.checkpoint.contents import (
     Contents,
@@ -70,8 +71,10 @@ class Terms:
     def __post_init__(self):
         check_rename(self.rename)
         for name in ("truncate", "pad"):
-            if not isinstance(value := getattr(self, name), bool):
+            value = as_python(getattr(self, name))
+            if not isinstance(value, bool):
                 raise ValueError(f"`{name}` must be a bool. Received: {name}={value!r}")
+            object.__setattr__(self, name, value)
 
 
 def arguments_of(given: Any) -> dict[str, Any] | None:

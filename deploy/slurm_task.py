@@ -98,6 +98,10 @@ def main() -> None:
     command = [program, *command, *options.args]
     if options.chief_status is not None and os.environ["SLURM_PROCID"] == "0":
         sys.exit(_run_chief(command, options.chief_status))
+    if os.environ["SLURM_PROCID"] != "0":
+        # Slurm sends it to all tasks of a step at once. The chief writes a checkpoint,
+        # for which it needs the others, and they are ended after it.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.execv(program, command)
 
 

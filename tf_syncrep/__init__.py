@@ -4,12 +4,17 @@ Importing this package loads its op library into the process, which every proces
 cluster needs, even those that only serve variables. It also registers the package's
 optimizers and layers with Keras, so that saved models that name them can be loaded. The
 other Python modules behind the names below are imported when they are first used.
+
+`import tf_syncrep.serving` alone does neither: what serves needs no op library, and may
+have another TensorFlow.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.metadata
+import inspect
 import itertools
 import os
 import sys
@@ -42,7 +47,7 @@ from tf_syncrep.python.ops.op_library import library_path, load  # noqa: E402
 from tf_syncrep.python.version import VERSION as __version__  # noqa: E402
 
 if TYPE_CHECKING:
-    from tf_syncrep import data, distribute, keras, ops, train
+    from tf_syncrep import data, distribute, keras, ops, serving, train
     from tf_syncrep.python.v1.v1_names import install_v1_names
 
 __all__ = [
@@ -53,6 +58,7 @@ __all__ = [
     "keras",
     "library_path",
     "ops",
+    "serving",
     "train",
 ]
 
@@ -75,8 +81,29 @@ def _imported_by_own_command() -> bool:
     return os.path.basename(program) == "tf-syncrep"
 
 
+def _imported_for_serving() -> bool:
+    """Returns whether this is imported on the way to its module `serving`.
+
+    Python imports a package before its modules, and does not tell it for which. But the
+    calls of the import system that wait for this module have the name.
+    """
+    frame = inspect.currentframe()
+    while frame is not None and (
+        frame.f_globals is globals()
+        or frame.f_code.co_filename.startswith("<frozen importlib")
+    ):
+        if frame.f_locals.get("name") == f"{__name__}.serving":
+            return True
+        frame = frame.f_back
+    return False
+
+
 def __getattr__(name: str):
     """Imports a public module or name at its first use."""
+    if name == "serving":
+        return importlib.import_module(f"{__name__}.serving")
+    if name in __all__ and _is_for_serving:
+        _set_up()
     if name == "keras" and _keras_error is not None:
         raise ImportError(
             f"{__name__}.keras cannot be imported: {_keras_error}"
@@ -115,7 +142,13 @@ def _choose_rpc_layer() -> None:
         wire.choose(os.environ)
 
 
-if not _imported_by_own_command():
+@functools.cache
+def _set_up() -> None:
     load()
     _choose_rpc_layer()
     _register_with_keras()
+
+
+_is_for_serving = _imported_for_serving()
+if not (_imported_by_own_command() or _is_for_serving):
+    _set_up()

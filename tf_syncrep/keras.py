@@ -33,6 +33,7 @@ from tf_syncrep.python.keras.optimizers.rules.lazy_optimizer import LazyOptimize
 from tf_syncrep.python.keras.optimizers.rules.rowwise_adagrad import RowwiseAdagrad
 from tf_syncrep.python.keras.optimizers.rules.sgd import SGD
 from tf_syncrep.python.keras.optimizers.table_optimizers import TableOptimizers
+from tf_syncrep.python.keras.publishing.publisher import Publisher
 from tf_syncrep.python.keras.sidecar_evaluator import Evaluation, SidecarEvaluator
 from tf_syncrep.python.keras.sync_replicas.gradient_accumulation import (
     GradientAccumulation,
@@ -66,6 +67,7 @@ __all__ = [
     "LeastFrequent",
     "LeastRecent",
     "MinCount",
+    "Publisher",
     "RowwiseAdagrad",
     "SidecarEvaluator",
     "SyncReplicas",

@@ -345,6 +345,38 @@ TEST_F(WorkQueueTest, RestoredQueueReadsWhatWasNotReadToItsEnd) {
   EXPECT_EQ(queue_->Stats().done, 0);
 }
 
+TEST_F(WorkQueueTest, OneWhoIsToLeaveReadsWhatItHoldsAndGetsNoMore) {
+  Make(4);
+  const auto first = TakeNow(Reader("a"));
+  const auto second = TakeNow(Reader("a", /*stream=*/2));
+  queue_->Leave("a", /*gives_back=*/false);
+  EXPECT_EQ(queue_->Stats().in_flight, 2);
+  EXPECT_EQ(Code(Take(Reader("a"), first.ticket)), GateStatus::kOutOfRange);
+  EXPECT_EQ(queue_->Stats().done, 1);
+  // It has left: another one reads what it had not finished.
+  queue_->Leave("a", /*gives_back=*/true);
+  const auto again = TakeNow(Reader("b"));
+  EXPECT_EQ(again.item.item, second.item.item);
+  // Its next life is like any other.
+  TakeNow(Reader("a", 1, /*incarnation=*/2));
+  CheckIdentities();
+}
+
+TEST_F(WorkQueueTest, NobodyWaitsForAnyMoreWhoIsToLeave) {
+  Make(1);
+  const auto only = TakeNow(Reader("b"));
+  const Pending waits = Take(Reader("a"));
+  EXPECT_EQ(Code(waits), -1);
+  queue_->Leave("a", /*gives_back=*/false);
+  EXPECT_EQ(Code(waits), GateStatus::kOutOfRange);
+  // One that has not asked yet gets nothing either, until an epoch begins.
+  queue_->Leave("c", /*gives_back=*/false);
+  queue_->Leave("b", /*gives_back=*/true);
+  EXPECT_EQ(Code(Take(Reader("c"))), GateStatus::kOutOfRange);
+  queue_->SetLimit(0);
+  EXPECT_EQ(TakeNow(Reader("c")).item.item, only.item.item);
+}
+
 TEST_F(WorkQueueTest, OptionsThatMakeNoSenseAreNamed) {
   const auto message = [](int64_t items, int64_t epochs, seconds lease) {
     return WorkQueue::CheckOptions({items, epochs, false, 0, lease}).message;

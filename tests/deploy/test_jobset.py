@@ -16,6 +16,7 @@ import manifests
 import pytest
 
 from tf_syncrep.python.distribute import cluster, ports
+from tf_syncrep.python.ops.notice_ops import GRACE_VARIABLE
 
 models = pytest.importorskip(
     "kubeflow_trainer_api.models", reason="kubeflow-trainer-api has JobSet's schema"
@@ -97,6 +98,13 @@ def test_all_tasks_run_the_same_image_and_a_script_that_it_has():
         assert not argument.startswith("--") or f'add("{argument}"' in source, argument
 
 
+def test_the_coordinator_knows_the_pods_time_to_end():
+    for _, spec in _pods(_manifest()).values():
+        (container,) = spec["containers"]
+        (grace,) = [x for x in container["env"] if x["name"] == GRACE_VARIABLE]
+        assert grace["value"] == str(spec["terminationGracePeriodSeconds"])
+
+
 def _environment(job, index, jobset="criteo-dlrm"):
     """The environment that the manifest's `env`, and Kubernetes, set in a pod."""
     _, spec = _pods(_manifest())["worker"]
@@ -105,9 +113,8 @@ def _environment(job, index, jobset="criteo-dlrm"):
         "jobset.sigs.k8s.io/replicatedjob-name": job,
     }
     environment = {
-        variable["name"]: labels[
-            variable["valueFrom"]["fieldRef"]["fieldPath"].split("'")[1]
-        ]
+        variable["name"]: variable.get("value")
+        or labels[variable["valueFrom"]["fieldRef"]["fieldPath"].split("'")[1]]
         for variable in spec["containers"][0]["env"]
     }
     return {**environment, "JOB_COMPLETION_INDEX": str(index)}

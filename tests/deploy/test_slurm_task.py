@@ -153,3 +153,18 @@ def test_signals_reach_the_chief(nodes):
         command.process.send_signal(signal.SIGTERM)
         assert command.wait() == 5
     assert status.read_text() == "5\n"
+
+
+@pytest.mark.parametrize(("process", "ignored"), [("0", False), ("4", True)])
+def test_the_chief_alone_hears_of_the_steps_end(nodes, process, ignored):
+    script = nodes / "script.py"
+    script.write_text(
+        "import signal\n"
+        "print(signal.getsignal(signal.SIGTERM) == signal.SIG_IGN, flush=True)\n"
+    )
+    result = commands.run(
+        *("--workers", 6, "--ps", 3, "--run-script-on", "all", script),
+        program=[sys.executable, str(SCRIPT)],
+        env={"PATH": f"{nodes}:{os.environ['PATH']}", "SLURM_PROCID": process, **STEP},
+    )
+    assert result.stdout == [str(ignored)], result.output

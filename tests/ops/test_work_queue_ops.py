@@ -148,3 +148,14 @@ def test_name_in_use_with_other_arguments_is_refused():
 def test_limits_that_are_none_are_refused():
     with pytest.raises(tf.errors.InvalidArgumentError, match="epoch"):
         ops.work_queue_limit(queue(), -2)
+
+
+def test_a_worker_that_leaves_gets_no_more_and_gives_back_what_it_has():
+    handle = queue(num_items=3)
+    first, *_ = take(handle, A)
+    ops.work_queue_leave(handle, A[0], False)
+    assert take(handle, A, first) == (ops.NO_TICKET, 0, 0)
+    assert take(handle, B)[2] == 1
+    ops.work_queue_leave(handle, B[0], True)
+    counted = stats(handle)
+    assert (counted["done"], counted["waiting_items"]) == (1, 1)

@@ -31,8 +31,13 @@ PYTHON_LAYERS = {
     "checkpoint": {"ops", "base"},
     "v1": {"ops", "base", "sync", "embedding", "checkpoint"},
     "data": {"ops", "base"},
-    "keras": {"ops", "base", "sync", "embedding", "checkpoint", "data", "distribute"},
+    "keras": {
+        *("ops", "base", "sync", "embedding", "checkpoint", "data", "distribute"),
+        "serving",
+    },
     "distribute": {"ops"},
+    # No module that loads the op library.
+    "serving": {"base", "checkpoint"},
     "report": {"base"},
 }
 # A folder of tf_syncrep/python/keras may import itself and these.
@@ -44,6 +49,7 @@ KERAS_LAYERS = {
     "transfers": {"compat"},
     "sync_replicas": {"compat", "tables", "optimizers", "transfers"},
     "checkpoint": {"compat", "tables", "sync_replicas"},
+    "publishing": {"compat", "tables", "sync_replicas", "checkpoint"},
     "fit": {
         "compat",
         "tables",

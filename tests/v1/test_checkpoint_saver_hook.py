@@ -3,6 +3,8 @@
 import contextlib
 import json
 import shutil
+import signal
+import threading
 
 import numpy as np
 import pytest
@@ -17,6 +19,8 @@ from v1_checkpoint_models import ROWS, WIDTH, values
 import tf_syncrep as tfs
 from tf_syncrep.python.base import said_waits
 from tf_syncrep.python.checkpoint import directory
+from tf_syncrep.python.checkpoint.notice import Notice
+from tf_syncrep.python.ops import notice_ops
 from tf_syncrep.python.v1.checkpoint.contents import contents_of_graph
 from tf_syncrep.python.v1.checkpoint.session_calls import SessionCalls
 
@@ -519,3 +523,76 @@ def test_restore_is_told_where_v1_tells_everything(tmp_path, caplog):
         train([tfs.train.CheckpointSaverHook(str(tmp_path), save_steps=1)], until)
     told = [x for x in caplog.records if "goes on from" in x.getMessage()]
     assert [x.name for x in told] == ["tensorflow"]
+
+
+class Terminated(tf1.train.SessionRunHook):
+    """Sends this process SIGTERM after a run."""
+
+    def __init__(self, runs):
+        self._left = runs
+
+    def after_run(self, run_context, run_values):
+        del run_context, run_values
+        self._left -= 1
+        if self._left == 0:
+            signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_sigterm_is_a_checkpoint_after_the_step_and_the_programs_end(tmp_path, sync):
+    hook = tfs.train.CheckpointSaverHook(tmp_path, save_steps=100)
+    with pytest.raises(SystemExit) as end:
+        train([Terminated(7), hook], until=20, sync=sync)
+    assert end.value.code == 143
+    (found,) = directory.Directory(tmp_path).manifests()
+    assert found.state["global_step"] == 7
+    # Who listens no more leaves the signal as it was.
+    assert not notice_ops.is_given()
+    again = tfs.train.CheckpointSaverHook(tmp_path, save_steps=100)
+    train([again], until=20, sync=sync)
+    assert again.restored == directory.Directory(tmp_path).prefix(found.number)
+
+
+def test_sigterm_is_not_forgotten_when_a_session_takes_the_place_of_a_lost_one(
+    tmp_path,
+):
+    class Lost(Terminated):
+        def after_run(self, run_context, run_values):
+            super().after_run(run_context, run_values)
+            if self._left == 0:
+                raise tf.errors.UnavailableError(None, None, "lost")
+
+    hook = tfs.train.CheckpointSaverHook(tmp_path, save_steps=1)
+    with pytest.raises(SystemExit) as end:
+        train([hook, Lost(7)], until=20)
+    assert end.value.code == 143
+    assert directory.Directory(tmp_path).manifests()[-1].state["global_step"] < 20
+
+
+def test_a_hook_that_is_used_again_ends_a_step_that_hangs(tmp_path, monkeypatch):
+    class Hanging(Terminated):
+        def after_run(self, run_context, run_values):
+            super().after_run(run_context, run_values)
+            if self._left == 0:
+                assert is_ended.wait(30)
+
+    is_ended = threading.Event()
+    hook = tfs.train.CheckpointSaverHook(tmp_path, save_steps=100)
+    train([hook], until=2)
+    monkeypatch.setenv(notice_ops.GRACE_VARIABLE, "0.3")
+    monkeypatch.setattr(Notice, "end_process", lambda _: is_ended.set())
+    with pytest.raises(SystemExit):
+        train([Hanging(2), hook], until=20)
+
+
+def test_no_checkpoint_is_begun_at_sigterm_that_would_take_too_long(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv(notice_ops.GRACE_VARIABLE, "1e-6")
+    monkeypatch.setattr(Notice, "end_process", lambda _: None)
+    hook = tfs.train.CheckpointSaverHook(tmp_path, save_steps=3)
+    with pytest.raises(SystemExit):
+        train([Terminated(6), hook], until=20)
+    newest = directory.Directory(tmp_path).manifests()[-1]
+    assert newest.state["global_step"] == 4
+    assert "no checkpoint of this moment is begun" in capsys.readouterr().out

@@ -14,6 +14,9 @@ from tf_syncrep.python.keras.fit.results import (
     StepCancelledError,
 )
 
+# What an execution returns on a worker with notice.
+NOTICE = -1
+
 
 class Coordinator:
     """Runs closures when it is told to, on the worker that is told."""
@@ -58,6 +61,10 @@ class Execution:
             raise numbers[()]
         return numbers, others
 
+    @staticmethod
+    def has_notice(fetched):
+        return fetched[0] == NOTICE
+
     def take(self, fetched):
         return int(fetched[0])
 
@@ -71,12 +78,19 @@ class Executions:
 class Batches:
     """Batches of the same executions, so many of them for one that is scheduled."""
 
-    def __init__(self, per_call=1):
+    def __init__(self, per_call=1, reads_on=False):
         self.per_call = self.left = per_call
+        self.reads_on, self.left_by = reads_on, None
 
     def due(self, size, args, cancelable):
         del cancelable
         return size, args
+
+    def let_leave(self, worker):
+        return self.reads_on
+
+    def note_left(self, worker):
+        self.left_by = worker
 
     def note_done(self, num_steps):
         self.left = (self.left - num_steps) or self.per_call
@@ -124,6 +138,33 @@ def test_all_steps_for_which_a_worker_has_data_are_done_at_once(coordinator):
     coordinator.run(0)
     results = [arrivals.popleft_within(0.001) for _ in range(3)]
     assert [result.is_last for result in results] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("reads_on", "secs", "num_runs"), [(False, 60, 1), (True, 60, 3), (True, 0, 2)]
+)
+def test_a_worker_with_notice_reads_on_for_a_time_and_leaves(
+    coordinator, monkeypatch, reads_on, secs, num_runs
+):
+    monkeypatch.setattr(results_module, "_READ_ON_SECS", secs)
+
+    def fails(**_):
+        raise tf.errors.UnavailableError(None, None, "")
+
+    monkeypatch.setattr(tf.raw_ops, "Fill", fails)
+    batches = Batches(reads_on=reads_on)
+    arrivals = make(coordinator, batches)
+    for _ in range(4):
+        arrivals.schedule(Scheduled(1, (NOTICE,)))
+    for i in range(num_runs):
+        coordinator.run(i)
+    if secs and reads_on:
+        coordinator.run(3)
+        assert batches.left_by is None
+    else:
+        with pytest.raises(tf.errors.UnavailableError, match="task:0 has left"):
+            coordinator.run(3)
+        assert batches.left_by == 0
 
 
 def test_function_that_was_not_traced_is_asked_for(coordinator):

@@ -177,6 +177,15 @@ absl::Status Limit(OpKernelContext* ctx, WorkQueueResource& resource) {
   return absl::OkStatus();
 }
 
+absl::Status Leave(OpKernelContext* ctx, WorkQueueResource& resource) {
+  tstring device;
+  bool gives_back;
+  TF_RETURN_IF_ERROR(ScalarInput(ctx, "device", &device));
+  TF_RETURN_IF_ERROR(ScalarInput(ctx, "gives_back", &gives_back));
+  resource.queue()->Leave(std::string(device), gives_back);
+  return absl::OkStatus();
+}
+
 absl::Status Stats(OpKernelContext* ctx, WorkQueueResource& resource) {
   const WorkQueueStats stats = resource.queue()->Stats();
   return SetCounters(ctx, {
@@ -272,6 +281,8 @@ REGISTER_KERNEL_BUILDER(Name("Syncrep>WorkQueue").Device(DEVICE_CPU),
                         WorkQueueOp);
 REGISTER_KERNEL_BUILDER(Name("Syncrep>WorkQueueTake").Device(DEVICE_CPU),
                         TakeOp);
+REGISTER_KERNEL_BUILDER(Name("Syncrep>WorkQueueLeave").Device(DEVICE_CPU),
+                        QueueOp<Leave>);
 REGISTER_KERNEL_BUILDER(Name("Syncrep>WorkQueueLimit").Device(DEVICE_CPU),
                         QueueOp<Limit>);
 REGISTER_KERNEL_BUILDER(Name("Syncrep>WorkQueueStats").Device(DEVICE_CPU),

@@ -78,11 +78,25 @@ WorkQueue::WaitId WorkQueue::Take(const WorkReader& reader, int64_t last,
   return id;
 }
 
+void WorkQueue::Leave(const std::string& device, bool gives_back) {
+  Calls calls;
+  {
+    const MutexLock lock(mu_);
+    lives_[device].is_leaving = true;
+    if (gives_back) {
+      GiveBackAll(device);
+    }
+    Serve(&calls);
+  }
+  Make(calls);
+}
+
 void WorkQueue::SetLimit(int64_t epoch) {
   Calls calls;
   {
     const MutexLock lock(mu_);
     limit_ = epoch;
+    ForgetWhoLeaves();
     Serve(&calls);
   }
   Make(calls);
@@ -132,6 +146,7 @@ GateStatus WorkQueue::Restore(const WorkQueueState& state) {
     counts_ = state;
     given_back_ = std::move(given_back);
     held_.clear();
+    ForgetWhoLeaves();
     Serve(&calls);
   }
   Make(calls);
@@ -219,6 +234,7 @@ bool WorkQueue::BeginLife(const GateWorker& worker, Calls* calls) {
   }
   if (life.incarnation != 0) {
     life.over.insert(life.incarnation);
+    life.is_leaving = false;
     GiveBackAll(worker.device);
     const WaitId own = last_wait_;
     for (auto wait = waits_.begin(); wait != waits_.end();) {
@@ -234,6 +250,17 @@ bool WorkQueue::BeginLife(const GateWorker& worker, Calls* calls) {
   }
   life.incarnation = worker.incarnation;
   return true;
+}
+
+bool WorkQueue::IsLeaving(const std::string& device) const {
+  const auto life = lives_.find(device);
+  return life != lives_.end() && life->second.is_leaving;
+}
+
+void WorkQueue::ForgetWhoLeaves() {
+  for (auto& [device, life] : lives_) {
+    life.is_leaving = false;
+  }
 }
 
 void WorkQueue::GiveBackAll(const std::string& device) {
@@ -319,10 +346,11 @@ void WorkQueue::EndWait(std::map<WaitId, Wait>::iterator wait,
 void WorkQueue::Serve(Calls* calls) {
   for (auto wait = waits_.begin(); wait != waits_.end();) {
     const auto next = std::next(wait);
-    if (HasNext()) {
+    const bool leaves = IsLeaving(wait->second.reader.first);
+    if (HasNext() && !leaves) {
       const Grant grant = HandOut(wait->second.reader);
       EndWait(wait, {}, grant, calls);
-    } else if (!MayComeBack(wait->second.reader.first)) {
+    } else if (leaves || !MayComeBack(wait->second.reader.first)) {
       EndWait(wait, {GateStatus::kOutOfRange, "all items were handed out"}, {},
               calls);
     }

@@ -123,6 +123,12 @@ class WorkQueue {
   // all epochs, or at the limit; Aborted for a life of a worker that is over.
   WaitId Take(const WorkReader& reader, int64_t last, TakeCallback done);
 
+  // Hands out no more items to the present life of a worker: its readers come
+  // to an end when they have read those that they hold. If `gives_back`, the
+  // worker is gone, and what it holds is given back at once. Holds until the
+  // limit is set, or a state restored.
+  void Leave(const std::string& device, bool gives_back);
+
   // Hands out no items of epochs after `epoch` until the limit changes;
   // kNoLimit, as at first, sets no limit.
   void SetLimit(int64_t epoch);
@@ -166,6 +172,7 @@ class WorkQueue {
   struct Life {
     uint64_t incarnation = 0;
     std::set<uint64_t> over;
+    bool is_leaving = false;
   };
 
   // Callbacks to be called once the lock is released.
@@ -178,6 +185,8 @@ class WorkQueue {
       TF_SYNCREP_REQUIRES(mu_);
   void End(std::map<ReaderKey, Held>::iterator held) TF_SYNCREP_REQUIRES(mu_);
   bool HasNext() const TF_SYNCREP_REQUIRES(mu_);
+  bool IsLeaving(const std::string& device) const TF_SYNCREP_REQUIRES(mu_);
+  void ForgetWhoLeaves() TF_SYNCREP_REQUIRES(mu_);
   Grant HandOut(const ReaderKey& reader) TF_SYNCREP_REQUIRES(mu_);
   bool MayComeBack(const std::string& device) const TF_SYNCREP_REQUIRES(mu_);
   void EndWait(std::map<WaitId, Wait>::iterator wait, GateStatus status,

@@ -68,6 +68,22 @@ epoch: The item's epoch, from 0.
 item: The item, from 0.
 )doc");
 
+REGISTER_OP("Syncrep>WorkQueueLeave")
+    .Input("handle: resource")
+    .Input("device: string")
+    .Input("gives_back: bool")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
+    .Doc(R"doc(
+Hands out no more items to the present incarnation of a worker, which is to leave.
+
+Its readers end when they have read the items that they hold. This holds until
+WorkQueueLimit or WorkQueueRestore is called.
+
+device: The worker's task, as TaskId returns it.
+gives_back: Whether the worker is gone, and what it holds is given back, to be read again.
+)doc");
+
 REGISTER_OP("Syncrep>WorkQueueLimit")
     .Input("handle: resource")
     .Input("epoch: int64")

@@ -31,10 +31,9 @@ _PROGRESS = "progress.json"
 _MOST_OF_PROGRESS = 1 << 20
 _TRIAL = "Checkpoints can be written here."
 _TRIAL_SECS = 5.0
-# What files of a checkpoint are called; the last two while they are being written.
-_NAME = re.compile(
-    r"ckpt-(\d+)\.(json|index|data-\d{5}-of-\d{5}|writing"
-    r"|json\.[0-9a-f]{32}|index\.tempstate\d+)"
+# How the names of a checkpoint's files end; the last two while they are being written.
+_KINDS = (
+    r"json|index|data-\d{5}-of-\d{5}|writing|json\.[0-9a-f]{32}|index\.tempstate\d+"
 )
 # What other files are called while a program writes them, which has such a number.
 _TEMPORARY = re.compile(
@@ -81,6 +80,9 @@ class Manifest:
 
 class Directory:
     """A folder of checkpoints, to which one training at a time writes."""
+
+    #: What the names of the files begin with.
+    stem = "ckpt"
 
     def __init__(self, path: str | os.PathLike[str], name: str = "directory"):
         """Refers to a folder, which need not exist; `name` is the argument's."""
@@ -146,16 +148,16 @@ class Directory:
 
     def prefix(self, number: int) -> str:
         """Returns the prefix of the names of a checkpoint's files."""
-        return os.path.join(self.path, f"ckpt-{number}")
+        return os.path.join(self.path, f"{self.stem}-{number}")
 
     def temporary(self, number: int) -> str:
         """Returns the folder for files that are not a checkpoint yet."""
         return f"{self.prefix(number)}.writing"
 
-    def manifests(self) -> list[Manifest]:
+    def manifests(self, say: Callable[..., Any] = logging.warning) -> list[Manifest]:
         """Returns the checkpoints in the folder, the newest last.
 
-        Damaged ones are left out, and named in the log.
+        Damaged ones are left out, and named in the log. `say`: logs that.
         """
         found = []
         for number, kinds in sorted(self._kinds().items()):
@@ -165,7 +167,9 @@ class Directory:
                 found.append(self._read(number))
             except DamagedError as error:
                 path = self.prefix(number)
-                logging.warning("Checkpoint %s is passed over: %s", path, error)
+                if not tf.io.gfile.exists(f"{path}.json"):
+                    continue  # It was deleted meanwhile.
+                say("Checkpoint %s is passed over: %s", path, error)
         return found
 
     def newest_number(self) -> int:
@@ -190,39 +194,47 @@ class Directory:
                 raise ValueError(
                     f"`{name}` must be a folder without checkpoints of other programs. "
                     f"Received: {name}={self.path!r}, which has "
-                    f"ckpt-{number}.index without ckpt-{number}.json"
+                    f"{self.stem}-{number}.index without {self.stem}-{number}.json"
                 )
 
     def check(self, manifest: Manifest) -> list[str]:
         """Checks a checkpoint's files, and those it builds on; returns the prefixes."""
         for number in manifest.chain:
             needed = manifest if number == manifest.number else self._read(number)
-            for name, size in needed.files.items():
-                path = os.path.join(self.path, name)
-                try:
-                    found = tf.io.gfile.stat(path).length
-                except tf.errors.OpError as error:
-                    raise DamagedError(f"{path} cannot be read: {error}") from error
-                if found != size:
-                    raise DamagedError(f"{path} has {found} bytes, not {size}")
+            self.check_files(needed)
         return [self.prefix(number) for number in manifest.chain]
+
+    def check_files(self, manifest: Manifest) -> None:
+        """Checks that a checkpoint's own files are there, in their sizes."""
+        for name, size in manifest.files.items():
+            path = os.path.join(self.path, name)
+            try:
+                found = tf.io.gfile.stat(path).length
+            except tf.errors.OpError as error:
+                raise DamagedError(f"{path} cannot be read: {error}") from error
+            if found != size:
+                raise DamagedError(f"{path} has {found} bytes, not {size}")
 
     def commit(self, manifest: Manifest) -> Manifest:
         """Makes a checkpoint of the files under its prefix."""
         prefix = self.prefix(manifest.number)
-        kinds = self._kinds()[manifest.number]
         files = {
-            f"{os.path.basename(prefix)}.{kind}": tf.io.gfile.stat(
-                f"{prefix}.{kind}"
-            ).length
-            for kind in sorted(kinds)
-            if kind == "index" or kind.startswith("data-")
+            name: tf.io.gfile.stat(os.path.join(self.path, name)).length
+            for name in self.files_of(manifest.number)
         }
         manifest = dataclasses.replace(manifest, files=files)
         content = {**dataclasses.asdict(manifest), "format": _FORMAT}
         text = json.dumps({"checkpoint": content, "crc32": _crc(content)}, indent=1)
         self._write(f"{prefix}.json", text)
         return manifest
+
+    def files_of(self, number: int) -> list[str]:
+        """Returns the names of the files that a checkpoint has beside its manifest."""
+        return [
+            f"{self.stem}-{number}.{kind}"
+            for kind in sorted(self._kinds()[number])
+            if kind == "index" or kind.startswith("data-")
+        ]
 
     def tidy(self, newest: Manifest, keep: int) -> None:
         """Lets TensorFlow find a complete checkpoint, and deletes older ones.
@@ -315,7 +327,7 @@ class Directory:
         """Returns what files there are of each checkpoint, by its number."""
         found: dict[int, set[str]] = collections.defaultdict(set)
         for name in self._names():
-            if match := _NAME.fullmatch(name):
+            if match := re.fullmatch(rf"{self.stem}-(\d+)\.({_KINDS})", name):
                 found[int(match[1])].add(match[2])
         return found
 

@@ -156,6 +156,8 @@ class Engine:
         self._base: Manifest | None = None
         self._contents: Contents | None = None
         self._tidied = False
+        # How long the last checkpoint took that was full, and the last that was not.
+        self._secs: dict[bool, float] = {}
 
     def check_writable(self, contents: Contents) -> None:
         """Checks that all tasks can write to the folder, if it has none yet."""
@@ -311,6 +313,7 @@ class Engine:
             manifest = _judged(manifest, prefix, next(ruined, None))
             saving.manifest = self.directory.commit(manifest)
             saving.secs = time.monotonic() - begun
+            self._secs[saving.manifest.is_full] = saving.secs
             self._base = saving.manifest
             self.directory.tidy(saving.manifest, self._options.keep)
         except BaseException as error:
@@ -340,6 +343,12 @@ class Engine:
                 return {x.decode() for answer in answers for x in answer.not_finite}
             time.sleep(wait)
             wait = min(2 * wait, _LONGEST_ASK_SECS)
+
+    def expected_secs(self) -> float:
+        """Returns how long the last checkpoint took that was like the next; or 0."""
+        base = self._base
+        is_full = base is None or len(base.chain) >= self._options.full_every
+        return self._secs.get(is_full, max(self._secs.values(), default=0.0))
 
     def wait(self) -> None:
         """Waits until no checkpoint is being written."""

@@ -13,8 +13,6 @@ from tf_syncrep.python.checkpoint.directory import Directory
 from tf_syncrep.python.checkpoint.engine import Saving
 from tf_syncrep.python.checkpoint.progress import Progress
 
-_DEFAULT_SECS = 600.0
-
 
 class Run:
     """Tells when a checkpoint is due, and says of each failed one why it failed."""
@@ -23,21 +21,24 @@ class Run:
         self,
         directory: Directory,
         log: Callable[..., Any],
-        raise_at_end: bool,
+        raise_at_end: bool = False,
+        what: str = "checkpoint",
+        default_secs: float = 600.0,
         **interval: Any,
     ):
         """Begins with nothing.
 
         `log`: logs an error, as `logging.error` does. `raise_at_end`: whether
-        `end_without_last` raises an error. `**interval`: seconds, then steps, between
-        two checkpoints, by the names of the users' arguments; one may be given, and 600
-        seconds are the default. Raises ValueError: a number is out of range, or both
-        are given.
+        `end_without_last` raises an error. `what`: what is written. `**interval`:
+        seconds, then steps, between two checkpoints, by the names of the users'
+        arguments; one may be given, and `default_secs` are the default. Raises
+        ValueError: a number is out of range, or both are given.
         """
         self.progress = Progress(directory)
         self._directory = directory
         self._log = log
         self._raise_at_end = raise_at_end
+        self._what = what
         (secs_name, secs), (steps_name, steps) = interval.items()
         if secs is not None:
             secs = check_positive(secs_name, secs)
@@ -48,7 +49,7 @@ class Run:
                 f"`{secs_name}` and `{steps_name}` must not both be given. Received: "
                 f"{secs_name}={secs:g}, {steps_name}={steps}"
             )
-        self._secs = _DEFAULT_SECS if secs is None else secs
+        self._secs = default_secs if secs is None else secs
         self._steps = steps
         self.begin_interval(0)
         self.forget_failures()
@@ -84,14 +85,14 @@ class Run:
 
     def _note(self, error: BaseException) -> None:
         if error not in self._errors:
-            self._log("A checkpoint was not written: %s", error)
+            self._log("A %s was not written: %s", self._what, error)
             self._errors.append(error)
 
     def end_without_last(self) -> None:
         """Says that no checkpoint has the run's end; raises why, if `raise_at_end`."""
         self._log(
-            "The end of this training is in no checkpoint: %d of %d were written to "
-            "%s.",
+            "The end of this training is in no %s: %d of %d were written to %s.",
+            self._what,
             self._num_begun - len(self._errors),
             self._num_begun,
             self._directory.path,

@@ -284,6 +284,17 @@ class WorkQueue:
         """Lets readers read all epochs, as before the first `begin_epoch`."""
         self._set_limit(work_queue_ops.NO_LIMIT)
 
+    def let_leave(self, device: str, is_gone: bool) -> None:
+        """Gives a worker no more items, until it is started again or an epoch begins.
+
+        Its readers end when they have read those that they hold.
+
+        Args:
+            device: the worker's task, as "/job:worker/replica:0/task:1".
+            is_gone: whether others read what the worker had not finished.
+        """
+        self._call("leave", None, tf.constant(device), tf.constant(is_gone))
+
     def stats(self, session: Any = None) -> dict[str, int]:
         """Reads the ledger.
 
@@ -383,7 +394,11 @@ class WorkQueue:
             return session.run(fetched, dict(zip(fed, inputs, strict=True)))
         op = getattr(work_queue_ops, f"work_queue_{name}")
         with tf.device(self._device):
-            found = op(self._handle(), *(tf.constant(x, tf.int64) for x in inputs))
+            tensors = (
+                x if isinstance(x, tf.Tensor) else tf.constant(x, tf.int64)
+                for x in inputs
+            )
+            found = op(self._handle(), *tensors)
         if found is None:  # the op has no outputs
             return None
         return tf.nest.map_structure(lambda x: x.numpy(), found)

@@ -27,6 +27,7 @@ from tf_syncrep.python.distribute.launch_options import LaunchOptions
 from tf_syncrep.python.distribute.output import LogFilter, Output, open_terminal
 from tf_syncrep.python.distribute.readiness import grpc_answers
 from tf_syncrep.python.distribute.task_process import TaskProcess
+from tf_syncrep.python.ops.notice_ops import GRACE_VARIABLE, TO_BE_CONTINUED
 
 FAILED = 1  # The status if a part of the cluster, and not the script, ended the run.
 OUTPUT_CLOSED = 128 + signal.SIGPIPE
@@ -311,6 +312,7 @@ class _Run:
             command = script.server_command(allowed)
         environ = local_cluster.environment(task, allowed=allowed, serves=serves)
         environ[wire.VARIABLE] = self._options.rpc_layer or wire.asked_for(environ)
+        environ[GRACE_VARIABLE] = f"{self._options.grace_secs:g}"
         environ = threads.environment(
             self._options.inter_op_threads, self._options.intra_op_threads, environ
         )
@@ -426,11 +428,7 @@ class _Run:
             if process.exit_status == 0:
                 self._awaited.remove(name)
             elif name == self._leader:
-                # The script may have failed because a PS died, and that explains more.
-                for ps in filter(self._is_lost_ps, self._processes.values()):
-                    self._end_without(ps)
-                self._output.say(self._describe_end(process))
-                raise _Stop(process.exit_status)
+                self._end_by_leader(process)
             else:
                 self._handle_lost(process, process.exit_status)
         elif self._leader not in self._awaited:
@@ -443,6 +441,19 @@ class _Run:
         elif self._is_lost_ps(process):
             self._end_without(process)
 
+    def _end_by_leader(self, process: TaskProcess) -> NoReturn:
+        end = self._describe_end(process)
+        if process.status == TO_BE_CONTINUED:
+            # It has written a checkpoint, since it or a PS had notice.
+            if self._options.on_ps_failure == "restart":
+                self._start_all_again(f"{end}, to be continued")
+        else:
+            # The script may have failed because a PS died, and that explains more.
+            for ps in filter(self._is_lost_ps, self._processes.values()):
+                self._end_without(ps)
+        self._output.say(end)
+        raise _Stop(process.exit_status)
+
     def _is_lost_ps(self, process: TaskProcess) -> bool:
         """Returns whether a process was a PS and has ended, but not by success."""
         name, status = process.name, process.status
@@ -451,6 +462,14 @@ class _Run:
         return name in self._servers or status != 0
 
     def _end_without(self, ps: TaskProcess) -> NoReturn:
+        leader = self._processes[self._leader]
+        if (
+            ps.status == TO_BE_CONTINUED
+            and leader.status is None
+            and leader.wait(self._options.grace_secs)
+            and leader.status == TO_BE_CONTINUED
+        ):
+            self._end_by_leader(leader)
         lost = f"{self._describe_end(ps)}; its variables are lost"
         if self._options.on_ps_failure == "restart":
             self._start_all_again(lost)

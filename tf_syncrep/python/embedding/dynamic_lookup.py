@@ -46,38 +46,6 @@ def look_up(
     return combined(vectors, places, features)
 
 
-class ServedTable(tf.Module):
-    """A table as it is now, found by TensorFlow's own ops, which any process has."""
-
-    def __init__(self, keys: np.ndarray, vectors: np.ndarray):
-        """Copies a table.
-
-        `keys`: int64 of shape `[n]`, ascending. `vectors`: of shape `[n, width]`.
-        """
-        super().__init__()
-        if not len(keys):  # Any key stands for none.
-            keys = np.zeros([1], np.int64)
-            vectors = np.zeros([1, vectors.shape[1]], vectors.dtype)
-        with tf.init_scope(), tf.device("/device:CPU:0"):
-            self.keys, self.vectors = (
-                tf.Variable(tf.constant(x), trainable=False) for x in (keys, vectors)
-            )
-
-    def look_up(self, feature: Feature) -> tf.Tensor:
-        """Returns the vectors of a feature of the table."""
-        ids = tf.reshape(tf.cast(feature.ids, tf.int64), [-1])
-        keys = tf.convert_to_tensor(self.keys)
-        places = tf.minimum(tf.searchsorted(keys, ids), tf.size(keys) - 1)
-        is_found = tf.equal(tf.gather(keys, places), ids)
-        found = tf.gather(self.vectors, places)
-        vectors = tf.where(is_found[:, tf.newaxis], found, tf.zeros_like(found))
-        width = tf.shape(self.vectors)[1:]
-        shape = tf.concat([tf.shape(feature.ids), width], axis=0)
-        vectors = tf.reshape(vectors, shape)
-        static = feature.ids.shape.concatenate(self.vectors.shape[1])
-        return combine_with_stock_ops(feature, tf.ensure_shape(vectors, static))
-
-
 def owners(keys: np.ndarray, num_parts: int) -> np.ndarray:
     """Returns which part has each key.
 

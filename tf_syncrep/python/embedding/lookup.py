@@ -111,6 +111,19 @@ def look_up_with_stock_ops(
 
 
 def _look_up_one(slab, parts, feature):
+    rows = checked_ids(feature) + slab.first_row(feature.table)
+    if len(parts) == 1:
+        vectors = tf.gather(parts[0], rows)
+    else:
+        # embedding_lookup takes row g of the stack from row g // n of part g % n, too.
+        vectors = tf.compat.v1.nn.embedding_lookup(
+            list(parts), rows, partition_strategy="mod"
+        )
+    return combine_with_stock_ops(feature, vectors)
+
+
+def checked_ids(feature: Feature) -> tf.Tensor:
+    """Returns the ids as int64, and checks that each is in the table's vocabulary."""
     vocabulary_size = feature.table.vocabulary_size
     ids = tf.cast(feature.ids, tf.int64)
     # The stack may continue with another table after the end of this one.
@@ -125,15 +138,7 @@ def _look_up_one(slab, parts, feature):
         ],
     )
     with tf.control_dependencies([are_ids] if are_ids is not None else []):
-        rows = ids + slab.first_row(feature.table)
-    if len(parts) == 1:
-        vectors = tf.gather(parts[0], rows)
-    else:
-        # embedding_lookup takes row g of the stack from row g // n of part g % n, too.
-        vectors = tf.compat.v1.nn.embedding_lookup(
-            list(parts), rows, partition_strategy="mod"
-        )
-    return combine_with_stock_ops(feature, vectors)
+        return tf.identity(ids)
 
 
 def combine_with_stock_ops(feature: Feature, vectors: tf.Tensor) -> tf.Tensor:
@@ -158,7 +163,9 @@ def combine_with_stock_ops(feature: Feature, vectors: tf.Tensor) -> tf.Tensor:
         divisors = tf.sqrt(_sum(weights * weights, feature))
     if divisors is None:
         return sums
-    return tf.math.divide_no_nan(sums, tf.expand_dims(divisors, -1))
+    # As this package's ops do it, to the same bits.
+    scales = tf.math.divide_no_nan(tf.ones_like(divisors), divisors)
+    return sums * tf.expand_dims(scales, -1)
 
 
 def _sum(values, feature):

@@ -17,6 +17,7 @@ from tf_syncrep.python.checkpoint.contents import Contents
 from tf_syncrep.python.checkpoint.directory import Directory
 from tf_syncrep.python.checkpoint.engine import Engine, Options, Saving
 from tf_syncrep.python.checkpoint.function_calls import FunctionCalls
+from tf_syncrep.python.checkpoint.notice import Notice
 from tf_syncrep.python.checkpoint.run import Run
 from tf_syncrep.python.checkpoint.state import (
     check_queues,
@@ -27,7 +28,12 @@ from tf_syncrep.python.checkpoint.state import (
 from tf_syncrep.python.checkpoint.warm_report import WarmStartReport
 from tf_syncrep.python.checkpoint.warm_start import arguments_of
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.checkpoint.contents import contents_of, has_weights
+from tf_syncrep.python.keras.checkpoint.contents import (
+    ModelContents,
+    compiled_model,
+    has_weights,
+    iterations_of,
+)
 from tf_syncrep.python.keras.checkpoint.position import Position
 from tf_syncrep.python.keras.checkpoint.warm_start import warm_start as start_warm
 from tf_syncrep.python.keras.compat import trainer
@@ -185,8 +191,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         self._warm_start = arguments_of(warm_start)
         self.warm_started: WarmStartReport | None = None
         self._manifest: Any = None
-        self._contents: Contents | None = None
-        self._contents_of: list[Any] = []
+        self._contents = ModelContents("Checkpoint")
         self._position = Position()
         self._has_trained = False
         # `with_ends` may add a callback that ends the run instead.
@@ -194,6 +199,8 @@ class Checkpoint(tf.keras.callbacks.Callback):
         # Whether training was stopped within an epoch, and the loss there.
         self._is_cut, self._loss = False, 0.0
         self._not_finite: str | None = None
+        # Of the run of `fit` that goes on, which sets it.
+        self.notice: Notice | None = None
         if model is not None:
             self.set_model(model)
 
@@ -296,6 +303,8 @@ class Checkpoint(tf.keras.callbacks.Callback):
         """Notes which epoch begins."""
         del logs
         clear_initial_position(self._model_or_raise)
+        if self.notice is not None:
+            self.notice.has_begun = True
         # The epoch in the middle of which the run begins is known already.
         if epoch != self._position.epoch:
             self._position.begin_epoch(epoch)
@@ -307,6 +316,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         self._position.step = batch + 1
         num_steps = self._position.num_steps
         self._run.progress.note(num_steps)
+        self._leave_if_noticed()
         if self._run.is_due(num_steps) and (self.saving is None or self.saving.is_over):
             self._try_to_save()
 
@@ -315,12 +325,59 @@ class Checkpoint(tf.keras.callbacks.Callback):
         del logs
         if not self._is_cut:
             self._position.begin_epoch(epoch + 1)
+        self._leave_if_noticed()
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Ends a validation if the program is to end."""
+        del batch, logs
+        self._leave_if_noticed()
 
     def on_train_end(self, logs: Any = None) -> None:
         """Writes a last checkpoint."""
         del logs
         if self._ends_itself:
             self._end_run()
+
+    def _leave_if_noticed(self) -> None:
+        """Ends the program if it has notice; a loop of `tfs.keras.fit` does it itself.
+
+        It comes before any other end of the training, which would look like one.
+        """
+        notice = self.notice
+        if notice is not None and not self._is_beside_training and notice.is_given:
+            self.save_at_notice(notice)
+            notice.leave()
+
+    def save_at_notice(self, notice: Notice) -> None:
+        """Writes a checkpoint before the program is ended; called by `fit`.
+
+        It is not begun if there is not the time that the last one took.
+
+        Args:
+            notice: tells how much time is left.
+        """
+        writes = self.saving is not None and not self.saving.is_over
+        begun = time.monotonic()
+        has_time = notice.has_time(self._engine.expected_secs(), 1 + writes)
+        if writes:
+            # It is not given up for one that may not be complete.
+            self.saving.wait_until_over()
+        is_saved = has_time and self._try_to_save(wait=True)
+        steps = self._position.num_steps
+        if is_saved and self.saving is not None and self.saving.manifest is not None:
+            # Batches of an incomplete round are trained again, and none is lost.
+            steps = self.saving.manifest.state["steps"]
+        self._run.progress.end(steps)
+        secs = time.monotonic() - begun
+        written = f", written in {secs:.1f} s" if is_saved else ""
+        newest = self._newest() or "the beginning"
+        notice.say(f"the next run goes on from {newest}{written}.")
+
+    def _newest(self) -> str:
+        """Returns the newest checkpoint's prefix, or "" if there is none."""
+        directory = self._engine.directory
+        number = directory.newest_number()
+        return directory.prefix(number) if number else ""
 
     def _note_stop(self, logs: Any) -> None:
         """Notes whether a callback has stopped training after this batch."""
@@ -384,27 +441,13 @@ class Checkpoint(tf.keras.callbacks.Callback):
         return {
             **({"not_finite": not_finite} if not_finite else {}),
             **self._position.state(rounds),
-            "iterations": self._iterations(),
+            "iterations": iterations_of(self._model_or_raise),
             "work_queues": states_of(self._queues),
         }
 
-    def _iterations(self) -> int:
-        optimizer = self._model_or_raise.optimizer
-        with compat.apart_from_closures():
-            return int(compat.native(optimizer.iterations).read_value())
-
     @property
     def _model_or_raise(self) -> Any:
-        if self.model is None:
-            raise ValueError(
-                "Checkpoint needs a model: pass it as a callback to `fit`, or `model=`."
-            )
-        if getattr(self.model, "optimizer", None) is None:
-            raise ValueError(
-                "Checkpoint needs a model that is compiled with the optimizer that "
-                f"trains it. Received: {self.model.name!r}, which has none"
-            )
-        return self.model
+        return compiled_model(self.model, "Checkpoint")
 
     @property
     def _is_beside_training(self) -> bool:
@@ -412,20 +455,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         return isinstance(strategy, tf.distribute.ParameterServerStrategy)
 
     def _contents_of_model(self) -> Contents:
-        """Returns the contents, made anew only if the model has other variables."""
-        model = self._model_or_raise
-        if not has_weights(model):
-            raise ValueError(
-                "Checkpoint needs a model that is built: call it on a batch, or give "
-                f"it an Input. Received: {model.name!r}, which has no weights yet"
-            )
-        # These are kept, since another object may get the address of one that is gone.
-        owners = [model.optimizer, *model.variables]
-        if self._contents is None or [*map(id, owners)] != [
-            *map(id, self._contents_of)
-        ]:
-            self._contents, self._contents_of = contents_of(model), owners
-        return self._contents
+        return self._contents.of(self._model_or_raise)
 
 
 class _End(tf.keras.callbacks.Callback):

@@ -54,12 +54,62 @@ from tf_syncrep.python.keras.tables.stacked_tables import (
 from tf_syncrep.python.keras.tables.trainers import refuse_legacy
 
 
+class ModelContents:
+    """The contents of a model's checkpoints, made anew if it has other variables.
+
+    `user`: the class that users name, for errors.
+    """
+
+    def __init__(self, user: str, with_optimizers: bool = True):
+        """Knows no model yet."""
+        self._user = user
+        self._with_optimizers = with_optimizers
+        self._contents: Contents | None = None
+        self._contents_of: list[Any] = []
+
+    def of(self, model: Any) -> Contents:
+        """Returns the contents of a model; raises ValueError if it is not built."""
+        if not has_weights(model):
+            raise ValueError(
+                f"{self._user} needs a model that is built: call it on a batch, or "
+                f"give it an Input. Received: {model.name!r}, which has no weights yet"
+            )
+        # These are kept, since another object may get the address of one that is gone.
+        owners = [model.optimizer, *model.variables]
+        if self._contents is None or [*map(id, owners)] != [
+            *map(id, self._contents_of)
+        ]:
+            self._contents = contents_of(model, self._with_optimizers)
+            self._contents_of = owners
+        return self._contents
+
+
+def compiled_model(model: Any, user: str) -> Any:
+    """Returns a model if it is one that an optimizer trains; else raises ValueError."""
+    if model is None:
+        raise ValueError(
+            f"{user} needs a model: pass it as a callback to `fit`, or `model=`."
+        )
+    if getattr(model, "optimizer", None) is None:
+        raise ValueError(
+            f"{user} needs a model that is compiled with the optimizer that trains it. "
+            f"Received: {model.name!r}, which has none"
+        )
+    return model
+
+
 def has_weights(model: Any) -> bool:
     """Returns whether the layers are built; Keras says so only of those with `call`."""
     try:
         return bool(model.weights)
     except ValueError:  # A Sequential of Keras 2 raises it if it is not built.
         return False
+
+
+def iterations_of(model: Any) -> int:
+    """Returns how many updates a model's optimizer has made."""
+    with compat.apart_from_closures():
+        return int(compat.native(model.optimizer.iterations).read_value())
 
 
 def contents_of(model: Any, with_optimizers: bool = True) -> Contents:

@@ -37,8 +37,8 @@ _stock_context: Callable[[], Any] | None = None
 
 
 @contextlib.contextmanager
-def apart_from_closures() -> Iterator[None]:
-    """Lets this thread call functions under no cancellation manager.
+def apart_from_closures(manager: Any = None) -> Iterator[None]:
+    """Lets this thread call functions under no cancellation manager, or its own.
 
     A ClusterCoordinator calls each closure under its cancellation manager, which
     TensorFlow keeps in a global variable meanwhile (`_active_context` of
@@ -52,28 +52,32 @@ def apart_from_closures() -> Iterator[None]:
     The first call replaces, for good, the function that TensorFlow asks for the
     manager. The new one gives all other threads the same answer as before. Until then,
     and in processes that never come here, TensorFlow is unchanged.
+
+    `manager`: what `cancellation_manager` has returned, or None for none.
     """
     global _stock_context
     with _lock:
         if _stock_context is None:
             _stock_context = cancellation.context
             cancellation.context = _manager
-    before = _is_apart()
-    _this_thread.is_apart = True
+    before = vars(_this_thread).copy()
+    _this_thread.manager = manager
     try:
         yield
     finally:
-        _this_thread.is_apart = before
+        vars(_this_thread).clear()
+        vars(_this_thread).update(before)
 
 
-def _is_apart() -> bool:
-    return getattr(_this_thread, "is_apart", False)
+def cancellation_manager() -> Any:
+    """Returns a new manager; its `start_cancel` ends the calls that are under it."""
+    return cancellation.CancellationManager()
 
 
 def _manager():
     """Returns the cancellation manager of a function call; TensorFlow calls it."""
-    if _is_apart() or _stock_context is None:
-        return None
+    if _stock_context is None or hasattr(_this_thread, "manager"):
+        return getattr(_this_thread, "manager", None)
     return _stock_context()
 
 

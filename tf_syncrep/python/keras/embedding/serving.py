@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.embedding.dynamic_lookup import ServedTable
+from tf_syncrep.python.embedding.served_tables import ServedTable
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.embedding.growing_layer import GrowingLayer

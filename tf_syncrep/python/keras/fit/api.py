@@ -18,6 +18,7 @@ from tf_syncrep.python.keras.embedding.table_upkeep import with_upkeep
 from tf_syncrep.python.keras.fit import checks, inputs
 from tf_syncrep.python.keras.fit import loop as fit_loop
 from tf_syncrep.python.keras.fit.building import build
+from tf_syncrep.python.keras.fit.notice import listening
 from tf_syncrep.python.keras.fit.progress import (
     LossWarning,
     ProgressBar,
@@ -219,6 +220,7 @@ def fit(
     if replicas is not None:
         checks.warn_of_replicas(replicas, num_tasks("worker"))
     with (
+        listening(model, callbacks) as steps.notice,
         fit_loop.closing(steps.coordinator, rounds_of(model.optimizer)),
         steps.counting(),
     ):

@@ -80,6 +80,27 @@ class Batches(abc.ABC):
         """Ends what `begin_epoch` began."""
         return
 
+    def counts_items(self) -> bool:
+        """Returns whether work queues count what was read, and not steps."""
+        return False
+
+    def let_end(self) -> bool:
+        """Lets workers begin no more of their data, as training is to stop.
+
+        Returns whether they come to an end by themselves, so that nothing of what they
+        have begun is left.
+        """
+        return False
+
+    def let_leave(self, worker: int) -> bool:
+        """Does the same for one worker, which is to leave."""
+        del worker
+        return False
+
+    def note_left(self, worker: int) -> None:
+        """Takes note that a worker has left."""
+        del worker
+
     def passes(self, num_workers: int, window: int) -> Iterator[Window]:
         """Yields for each pass over the data of an epoch what tells when it is over."""
         del num_workers
@@ -238,6 +259,12 @@ class WorkersBatches(Batches):
             yield Scheduled(size, (self._datasets.iterator,))
             first += size
 
+    def counts_items(self) -> bool:
+        return bool(self._datasets.queues)
+
+    def note_left(self, worker: int) -> None:
+        self._datasets.let_leave(worker, is_gone=True)
+
     @staticmethod
     def signature(spec: Any, size: int) -> tuple[Any, ...]:
         del size
@@ -312,6 +339,20 @@ class WorkersPasses(Batches):
                     ", which others read" if self._queues else "",
                 )
             is_left = self.has_left(bool(ends.lost))
+
+    def counts_items(self) -> bool:
+        return bool(self._queues)
+
+    def let_end(self) -> bool:
+        self._datasets.let_leave(*range(self._datasets.num_workers))
+        return self.counts_items()
+
+    def let_leave(self, worker: int) -> bool:
+        self._datasets.let_leave(worker)
+        return self.counts_items()
+
+    def note_left(self, worker: int) -> None:
+        self._datasets.let_leave(worker, is_gone=True)
 
     def is_made(self) -> bool:
         """Returns whether all workers have made their data, or were waited for.

@@ -41,6 +41,10 @@ class Window:
         self._num_under_way -= num_missing
         self._is_at_end = True
 
+    def stop(self) -> None:
+        """Schedules no more; it is over when nothing is under way."""
+        self._is_at_end = True
+
     def add(self, worker: int | None, has_ended: bool) -> None:
         """Takes note of an execution that is over.
 
@@ -85,7 +89,7 @@ class Ends(Window):
     def is_over(self) -> bool:
         """Whether all workers are at their ends or lost, and nothing is under way."""
         return self._num_under_way == 0 and (
-            len(self._ended) == self._num_workers or bool(self.lost)
+            self._is_at_end or len(self._ended) == self._num_workers or bool(self.lost)
         )
 
     @property

@@ -18,6 +18,7 @@ from tf_syncrep.python.keras.fit.batches import Batches
 from tf_syncrep.python.keras.fit.metrics import NO_METRICS, Results
 from tf_syncrep.python.keras.fit.step import Step
 from tf_syncrep.python.keras.transfers.prefetch import read_rows_early
+from tf_syncrep.python.ops import notice_ops
 
 
 class Execution:
@@ -38,13 +39,17 @@ class Execution:
         self._add: Any = None
 
         def run(*args):
+            notice_ops.note_work()  # so that the worker stays until it is done
             handles = metrics.handles_of_zeros()
             # The steps have handles of their own, by which all their writes are found.
             of_steps = list(map(tf.identity, handles))
             batches = kind.take(spec, size, *args)
             with TRACING, traced_anew():
                 numbers, others = self._steps(of_steps, batches)
-            return tf.concat([numbers, metrics.values(handles)], axis=0), others
+            numbers = tf.concat([numbers, metrics.values(handles)], axis=0)
+            with tf.control_dependencies([numbers]):
+                has_notice = tf.cast(notice_ops.note_work(), numbers.dtype)
+            return tf.concat([numbers, has_notice[tf.newaxis]], axis=0), others
 
         function = tf.function(run, autograph=False)
         self.traced = function.get_concrete_function(*kind.signature(spec, size))
@@ -86,6 +91,11 @@ class Execution:
         """Fetches what a call returned."""
         return numbers.numpy(), [x.numpy() for x in others]
 
+    @staticmethod
+    def has_notice(fetched: tuple[Any, list[Any]]) -> bool:
+        """Returns whether the worker is to leave."""
+        return bool(fetched[0][-1])
+
     def take(self, fetched: tuple[Any, list[Any]]) -> Any:
         """Adds to the metrics, and returns what the steps returned as NumPy values."""
         numbers, others = fetched
@@ -94,7 +104,7 @@ class Execution:
         if self._metrics is not NO_METRICS:
             num_inputs = len(self._results.inputs)
             leaves, inputs = leaves[: len(leaves) - num_inputs], leaves[-num_inputs:]
-            sums = tf.constant(numbers[end:])
+            sums = tf.constant(numbers[end:-1])
             if self._add is None:
                 specs = [tf.TensorSpec(x.shape, x.dtype) for x in self._results.inputs]
                 function = tf.function(self._added, autograph=False)

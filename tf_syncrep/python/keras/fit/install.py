@@ -12,6 +12,7 @@ from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.checkpoint.checkpoint import with_ends
 from tf_syncrep.python.keras.compat.position import handing_over
 from tf_syncrep.python.keras.fit import api, checks
+from tf_syncrep.python.keras.fit.notice import listening
 from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import alone
 
 __all__ = ["install_fit", "uninstall_fit"]
@@ -88,7 +89,7 @@ def _in_front_of(stock: Callable[..., Any], ours: Callable[..., Any]) -> Any:
             given = inspect.signature(stock).bind(self, *args, **kwargs)
             if callbacks := given.arguments.get("callbacks"):
                 given.arguments["callbacks"] = with_ends(self, callbacks)
-            with handing_over(self), alone(self):
+            with listening(self, callbacks), handing_over(self), alone(self):
                 return stock(*given.args, **given.kwargs)
         if _is_installed:
             return ours(self, **_by_name(stock, (self, *args), kwargs))

@@ -62,7 +62,7 @@ def train(
     epochs: int,
     validate: Callable[[int], dict[str, Any]],
 ) -> None:
-    """Runs the epochs of `fit`.
+    """Runs the epochs of `fit`, up to a checkpoint if there is notice.
 
     `validate`: called with each epoch when its training is over; returns what to add to
     its logs.
@@ -114,6 +114,15 @@ def train(
         calls.finish(logs)
         first_step = 0
         steps.coordinator.join()
+        if steps.has_notice and not model.stop_training:
+            # Batches of an incomplete round count as not read, but items of a queue do,
+            # and their gradients would be lost.
+            if batches.counts_items():
+                rounds.finish(flush=flush)
+            else:
+                rounds.drain()
+            steps.notice.save()
+            return
         # Whatever is validated, saved and reported then includes all updates of the
         # epoch. Whoever stops training may have set weights of before, to which
         # gradients that are left from later ones do not belong.
@@ -122,9 +131,13 @@ def train(
         else:
             rounds.drain()
         epoch_logs = {**logs, **validate(epoch)}
+        if steps.has_notice and not model.stop_training:
+            steps.notice.save()
+            return
         callbacks.on_epoch_end(epoch, epoch_logs)
         if model.stop_training:
             break
+    steps.notice.note_ending()
     rounds.finish(flush=flush and not model.stop_training)
     if epochs > 0 and hasattr(model.optimizer, "finalize_variable_values"):
         with model.distribute_strategy.scope():
@@ -135,7 +148,7 @@ def train(
 def test(
     steps: ScheduledSteps, model: Any, batches: Batches, callbacks: Any
 ) -> dict[str, Any]:
-    """Runs one evaluation; returns the results by name."""
+    """Runs one evaluation, or less if there is notice; returns the results by name."""
     model.stop_evaluating = False
     callbacks.on_test_begin()
     logs: Any = {}

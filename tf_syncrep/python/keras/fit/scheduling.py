@@ -21,6 +21,7 @@ from tf_syncrep.python.keras.fit.batches import NO_BATCHES, Batches
 from tf_syncrep.python.keras.fit.ends import ASK_AGAIN_SECS
 from tf_syncrep.python.keras.fit.execution import Executions
 from tf_syncrep.python.keras.fit.metrics import NO_METRICS, metrics_of
+from tf_syncrep.python.keras.fit.notice import FitNotice
 from tf_syncrep.python.keras.fit.results import Arrivals, Result
 from tf_syncrep.python.keras.fit.sizes import (
     LARGEST_EXECUTION,
@@ -47,6 +48,13 @@ class ScheduledSteps:
         vars(model)[trainer.KEPT] = self._kept
         self._metrics = NO_METRICS
         self._sizes: dict[str, Sizes] = {}
+        # A `fit` that listens sets another one.
+        self.notice = FitNotice([], None)
+
+    @property
+    def has_notice(self) -> bool:
+        """Whether no more steps are to be scheduled."""
+        return self.notice.is_given
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
@@ -82,10 +90,11 @@ class ScheduledSteps:
     def run(
         self, kind: str, batches: Batches, sizes: Sizes, first_step: int = 0
     ) -> Iterator[Result]:
-        """Schedules the executions of one epoch.
+        """Schedules the executions of one epoch, or fewer if there is notice.
 
         Yields the result of each execution, as they are taken.
         """
+        reads_on: bool | None = None  # None as long as there is no notice
         executions = self._executions(kind, batches)
         window = self._window()
         is_empty = first_step == 0
@@ -102,6 +111,13 @@ class ScheduledSteps:
             )
             due = batches.executions(sizes, first_step)
             while not ends.is_over:
+                if self.has_notice:
+                    if reads_on is None:
+                        reads_on = batches.let_end()
+                    if not reads_on or self.notice.secs_to_stop <= 0:
+                        ends.stop()
+                        if ends.is_over:
+                            break
                 num_wanted = ends.num_wanted()
                 for i in range(num_wanted):
                     scheduled = next(due, None)
@@ -124,6 +140,8 @@ class ScheduledSteps:
                     is_empty = False
                     yield result
                     sizes.note_taken()
+            if reads_on is not None:
+                return
         if is_empty:
             raise ValueError(NO_BATCHES.format(batches.argument))
 

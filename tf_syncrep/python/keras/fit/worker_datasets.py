@@ -37,6 +37,7 @@ class WorkersDatasets:
         or the batches of two workers have different specs.
         """
         self.epoch = 0
+        self.num_workers = num_workers
         self._coordinator = coordinator
         self._functions = []
         queues: dict[int, WorkQueue] = {}
@@ -82,6 +83,12 @@ class WorkersDatasets:
                 lambda function: function(tf.constant(self.epoch, tf.int64))[1],
             )
         )
+
+    def let_leave(self, *workers: int, is_gone: bool = False) -> None:
+        """Lets work queues give these workers no more items."""
+        for queue in self.queues:
+            for worker in workers:
+                queue.let_leave(f"/job:worker/replica:0/task:{worker}", is_gone)
 
     def have_ends(self) -> bool:
         """Returns whether each worker's dataset may have an end."""

@@ -72,6 +72,8 @@ class Tables(StackedTables):
         """Looks up features of these tables; yields their places with their vectors."""
 
         def look_up_in(slab, of_slab):
+            if self.served is not None:
+                return [self.served[x.table.name].look_up(x) for x in of_slab]
             parts = self.parts(slab)
             if _are_for_our_ops(parts, training):
                 return lookup.look_up(slab, parts, of_slab, transfer_dtype)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -47,6 +47,8 @@ class StackedTables:
     kinds: tuple[str, ...] = ("",)
     #: The optimizers that were built with a part; None for tables of fixed size.
     trainers: weakref.WeakSet[Any] | None = None
+    #: What stands in for the tables by name while a model is traced for serving.
+    served: Mapping[str, Any] | None = None
 
     def __init__(self, slabs: Sequence[Any], named_by_layer: bool = False):
         """Makes no variables yet."""

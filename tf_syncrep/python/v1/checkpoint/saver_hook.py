@@ -14,6 +14,7 @@ from tensorflow.compat.v1 import logging
 from tf_syncrep.python.base import said_waits
 from tf_syncrep.python.checkpoint.directory import Directory
 from tf_syncrep.python.checkpoint.engine import Engine, Options, Saving
+from tf_syncrep.python.checkpoint.notice import Notice
 from tf_syncrep.python.checkpoint.run import Run
 from tf_syncrep.python.checkpoint.state import check_queues, restore_queues, states_of
 from tf_syncrep.python.checkpoint.warm_report import WarmStartReport
@@ -61,7 +62,9 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
     A full checkpoint `ckpt-7` is one of TensorFlow's, with the names that
     `tf.compat.v1.train.Saver` uses: a Saver of the graph restores it, and
     `tf.train.load_checkpoint` reads it. When the chief's session ends in an orderly
-    way, a last checkpoint shows that moment.
+    way, a last checkpoint shows that moment. At SIGTERM a replica's session ends after
+    its step, in that way, and then the program, by `SystemExit` with status 143; put
+    the hook behind others, which would not hear of the end.
 
     Args:
         checkpoint_dir: the folder, the same for all tasks, of one training at a time.
@@ -137,6 +140,8 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         self.warm_started: WarmStartReport | None = None
         self._session: Any = None  # the session into which it restored
         self._beginning: threading.Thread | None = None
+        self._notice: Notice | None = None
+        self._is_over = threading.Event()  # the session has ended in an orderly way
 
     def begin(self) -> None:
         """Builds the ops, and checks what the class says of `begin`."""
@@ -180,6 +185,7 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         """Restores the newest checkpoint, or waits until the chief has restored it."""
+        self._listen(coord)
         if self._is_chief:
             self._restore(session)
         else:
@@ -200,8 +206,9 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         return None
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Begins a checkpoint if it is time."""
-        del run_context
+        """Begins a checkpoint if it is time; stops if the program is to end."""
+        if self._notice is not None and self._notice.is_given:
+            run_context.request_stop()
         if not self._is_chief:
             return
         if self._is_local and self.saving is not None:
@@ -223,8 +230,43 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
 
     def end(self, session: Any) -> None:
         """Writes a last checkpoint, of the end of the training."""
-        if not self._is_chief:
-            return
+        if self._is_chief:
+            self._end_training(session)
+        self._is_over.set()
+        if self._notice is not None:
+            self._notice.end()
+            if self._notice.is_given:
+                self._notice.leave()
+
+    def _listen(self, coord: Any) -> None:
+        """Listens for SIGTERM as long as a session lives."""
+        if self._notice is not None:
+            self._notice.end()
+            if self._notice.is_given:
+                return  # The session has taken the place of one that was lost.
+        notice = self._notice = Notice()
+        is_over = self._is_over = threading.Event()
+        notice.begin()
+
+        def watch() -> None:
+            while not notice.is_given and not coord.wait_for_stop(_ASK_SECS):
+                pass
+            # Nobody may ask any more: a session that is lost has no `end`.
+            notice.end()
+            if notice.is_given:
+                notice.say_stop("this session")
+                notice.end_process_unless(is_over)
+
+        threading.Thread(target=watch, name="notice", daemon=True).start()
+
+    def _has_time(self) -> bool:
+        """Returns whether there is the time for another checkpoint."""
+        notice = self._notice
+        if notice is None or not notice.is_given:
+            return True
+        return notice.has_time(self._engine.expected_secs())
+
+    def _end_training(self, session: Any) -> None:
         optimizer = self._optimizer
         if optimizer is not None:
             # No more gradients will be applied.
@@ -233,9 +275,11 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
             self._beginning.join()
         if self.saving is not None:
             self.saving.wait_until_over()
-        self._save(lambda function: function())
         manifest = None
-        if self.saving is not None:
+        is_tried = self._has_time()
+        if is_tried:
+            self._save(lambda function: function())
+        if is_tried and self.saving is not None:
             self.saving.wait_until_over()
             self._run.note_failure(self.saving)
             manifest = self.saving.manifest

@@ -11,7 +11,6 @@ import numpy as np
 import tensorflow as tf
 
 from tf_syncrep.python.embedding import dynamic_lookup
-from tf_syncrep.python.embedding.dynamic_lookup import ServedTable
 from tf_syncrep.python.embedding.layout import DynamicSlab
 from tf_syncrep.python.embedding.lookup import Feature, look_up_by_slab
 from tf_syncrep.python.keras import compat
@@ -91,8 +90,6 @@ class DynamicTables(StackedTables):
         self.has_rested = False
         #: Whether rows rest, or have rested, since a table was set.
         self.has_released = False
-        # The copies that stand in for the tables while a model is traced for serving.
-        self.served: dict[str, ServedTable] | None = None
 
     @property
     def are_trainable(self) -> bool:

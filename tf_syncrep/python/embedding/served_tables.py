@@ -1,0 +1,228 @@
+"""Tables that TensorFlow's own ops look up in, in any process that has loaded a model.
+
+A `ServedTable` is a copy of a table that grows. Published tables are updated while they
+serve: row `r` of part `p` of the table that is trained is at `[r, p]`, and the number
+of this place is `r * num_parts + p`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_syncrep.python.embedding.lookup import (
+    Feature,
+    checked_ids,
+    combine_with_stock_ops,
+)
+
+# A table that has to be longer gets one in so many rows more.
+_SHARE_OF_MORE = 16
+
+
+class _KeyedTable(tf.Module):
+    """A table that finds rows by keys; a key without a row has a vector of zeros."""
+
+    def look_up(self, feature: Feature) -> tf.Tensor:
+        """Returns the vectors of a feature of the table."""
+        ids = tf.reshape(tf.cast(feature.ids, tf.int64), [-1])
+        is_found, found, width = self._find(ids)
+        vectors = tf.where(is_found[:, tf.newaxis], found, tf.zeros_like(found))
+        shape = tf.concat([tf.shape(feature.ids), [width]], axis=0)
+        vectors = tf.reshape(vectors, shape)
+        static = feature.ids.shape.concatenate(width)
+        return combine_with_stock_ops(feature, tf.ensure_shape(vectors, static))
+
+    def _find(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, int]:
+        """Returns which keys have a row, vectors for all, and their width."""
+        raise NotImplementedError
+
+
+class ServedTable(_KeyedTable):
+    """A table as it is now."""
+
+    def __init__(self, keys: np.ndarray, vectors: np.ndarray):
+        """Copies a table.
+
+        `keys`: int64 of shape `[n]`, ascending. `vectors`: of shape `[n, width]`.
+        """
+        super().__init__()
+        if not len(keys):  # Any key stands for none.
+            keys = np.zeros([1], np.int64)
+            vectors = np.zeros([1, vectors.shape[1]], vectors.dtype)
+        with tf.init_scope(), tf.device("/device:CPU:0"):
+            self.keys, self.vectors = (
+                tf.Variable(tf.constant(x), trainable=False) for x in (keys, vectors)
+            )
+
+    def _find(self, keys):
+        own = tf.convert_to_tensor(self.keys)
+        places = tf.minimum(tf.searchsorted(own, keys), tf.size(own) - 1)
+        is_found = tf.equal(tf.gather(own, places), keys)
+        return is_found, tf.gather(self.vectors, places), self.vectors.shape[1]
+
+
+class PublishedTable(tf.Module):
+    """A table of a fixed size, or any variable of which rows are published.
+
+    `arrays`: the names of the tensors that `apply` takes beside `places`, with the
+    variables that have them.
+    """
+
+    def __init__(self, row_shape: Sequence[int], dtype: tf.DType, num_parts: int):
+        """Makes a table without rows; a saved model gets them from its files."""
+        super().__init__()
+        self.num_parts = num_parts
+        self.row_shape = tuple(row_shape)
+        self.vectors = self._array(self.row_shape, dtype)
+
+    @property
+    def arrays(self) -> dict[str, tf.Variable]:
+        """The variables with rows, by the names of the arguments of `apply`."""
+        return {"vectors": self.vectors}
+
+    @property
+    def resources(self) -> list[tf.Tensor]:
+        """The handles of what lookups read."""
+        return [variable.handle for variable in self.arrays.values()]
+
+    def _array(self, row_shape: Sequence[int], dtype: tf.DType) -> tf.Variable:
+        shape = [self.num_parts, *row_shape]
+        with tf.init_scope(), tf.device("/device:CPU:0"):
+            return tf.Variable(
+                tf.zeros([0, *shape], dtype), shape=[None, *shape], trainable=False
+            )
+
+    def look_up(self, feature: Feature) -> tf.Tensor:
+        """Returns the vectors of a feature of the table; refuses other ids."""
+        vectors = tf.gather_nd(self.vectors, self._at(checked_ids(feature)))
+        return combine_with_stock_ops(feature, vectors)
+
+    def specs(self, trained: tf.DType) -> dict[str, tf.TensorSpec]:
+        """Returns what `apply` takes; vectors come as they are trained."""
+        return {
+            "places": tf.TensorSpec([None], tf.int64),
+            "vectors": tf.TensorSpec([None, *self.row_shape], trained),
+        }
+
+    def apply(self, given: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """Sets rows; returns how many."""
+        self._write(given["places"], {"vectors": given["vectors"]})
+        return tf.size(given["places"], tf.int64)
+
+    def _write(self, places: tf.Tensor, rows: Mapping[str, tf.Tensor]) -> None:
+        for name, values in rows.items():
+            tf.raw_ops.ResourceScatterNdUpdate(
+                ref=self.arrays[name].handle,
+                indices=self._at(places),
+                updates=tf.cast(values, self.arrays[name].dtype),
+            )
+
+    def _at(self, places: tf.Tensor) -> tf.Tensor:
+        rows = tf.math.floordiv(places, self.num_parts)
+        return tf.stack([rows, places - rows * self.num_parts], axis=-1)
+
+
+class PublishedDenseTable(PublishedTable):
+    """A variable that is read as a whole, though only its changed rows are published.
+
+    It is not written in place, for a request may be reading it. Row `r` is at `[r]`.
+    """
+
+    def _array(self, row_shape, dtype):
+        with tf.init_scope(), tf.device("/device:CPU:0"):
+            return tf.Variable(
+                tf.zeros([0, *row_shape], dtype),
+                shape=[None, *row_shape],
+                trainable=False,
+            )
+
+    def apply(self, given: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """Sets rows; returns how many."""
+        places = given["places"]
+
+        def changed() -> tf.Tensor:
+            updates = tf.cast(given["vectors"], self.vectors.dtype)
+            self.vectors.assign(
+                tf.tensor_scatter_nd_update(self.vectors, places[:, None], updates)
+            )
+            return tf.size(places, tf.int64)
+
+        zero = tf.constant(0, tf.int64)
+        return tf.cond(tf.size(places) > 0, changed, lambda: zero)
+
+
+class PublishedGrowingTable(PublishedTable, _KeyedTable):
+    """A table that finds rows by keys."""
+
+    def __init__(self, row_shape: Sequence[int], dtype: tf.DType, num_parts: int):
+        """Makes a table without rows; a saved model gets them from its files."""
+        super().__init__(row_shape, dtype, num_parts)
+        self.keys = self._array((), tf.int64)
+        with tf.init_scope(), tf.device("/device:CPU:0"):
+            self.index = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, -1)
+
+    @property
+    def arrays(self) -> dict[str, tf.Variable]:
+        """The variables with rows, by the names of the arguments of `apply`."""
+        return {"vectors": self.vectors, "keys": self.keys}
+
+    @property
+    def resources(self) -> list[tf.Tensor]:
+        """The handles of what lookups read."""
+        return [*super().resources, self.index.resource_handle]
+
+    def look_up(self, feature: Feature) -> tf.Tensor:
+        """Returns the vectors of a feature of the table."""
+        return _KeyedTable.look_up(self, feature)
+
+    def _find(self, keys):
+        places = self._places_of(keys)
+        # A table has one row at least, so that there is a place for keys without one.
+        found = tf.gather_nd(self.vectors, self._at(tf.maximum(places, 0)))
+        return places >= 0, found, self.row_shape[0]
+
+    def specs(self, trained: tf.DType) -> dict[str, tf.TensorSpec]:
+        """Returns what `apply` takes; vectors come as they are trained."""
+        one_each = tf.TensorSpec([None], tf.int64)
+        return {**super().specs(trained), "keys": one_each, "tombstones": one_each}
+
+    def apply(self, given: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """Sets rows and their keys, and removes the keys of places in `tombstones`."""
+        places, keys, tombstones = (given[x] for x in ("places", "keys", "tombstones"))
+        self._make_room(tf.concat([[tf.constant(-1, tf.int64)], places, tombstones], 0))
+        is_new = tf.not_equal(self._places_of(keys), places)
+        new_places = tf.boolean_mask(places, is_new)
+        changed = tf.concat([new_places, tombstones], 0)
+        had = tf.gather_nd(self.keys, self._at(changed))
+        # Before a place has a key, another one's may stand there.
+        is_there = tf.equal(self._places_of(had), changed)
+        self.index.remove(tf.boolean_mask(had, is_there))
+        self.index.insert(tf.boolean_mask(keys, is_new), new_places)
+        self._write(places, {"vectors": given["vectors"], "keys": keys})
+        return tf.size(places, tf.int64) + tf.size(tombstones, tf.int64)
+
+    def _places_of(self, keys: tf.Tensor) -> tf.Tensor:
+        return tf.ensure_shape(self.index.lookup(keys), [None])
+
+    def _make_room(self, places: tf.Tensor) -> None:
+        needed = tf.reduce_max(places) // self.num_parts + 1
+        for variable in self.arrays.values():
+            rows = variable_rows(variable)
+
+            def longer(variable=variable, rows=rows) -> Any:
+                more = needed + needed // _SHARE_OF_MORE - rows
+                shape = tf.stack([more, *variable.shape[1:]])
+                old = tf.convert_to_tensor(variable)
+                variable.assign(tf.concat([old, tf.zeros(shape, variable.dtype)], 0))
+                return tf.constant(True)
+
+            tf.cond(needed > rows, longer, lambda: tf.constant(False))
+
+
+def variable_rows(variable: tf.Variable) -> tf.Tensor:
+    """Returns how many rows a variable has now, without reading it."""
+    return tf.raw_ops.VariableShape(input=variable.handle, out_type=tf.int64)[0]

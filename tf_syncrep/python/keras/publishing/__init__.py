@@ -1,0 +1,1 @@
+"""Publishes models while they are trained."""

@@ -1,0 +1,1 @@
+"""Models that serve and follow a training; nothing here loads the op library."""

@@ -1,0 +1,428 @@
+"""Serves a model that is being trained, publication by publication."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from tf_syncrep.python.base.arguments import check_positive
+from tf_syncrep.python.checkpoint.directory import Manifest
+from tf_syncrep.python.serving.publications import (
+    APPLY,
+    BASE,
+    VERSION,
+    Publications,
+    Rows,
+    changes,
+    has_delta,
+    is_whole,
+    reader_of,
+)
+from tf_syncrep.python.serving.shared_lock import SharedLock
+
+__all__ = ["Follower"]
+
+# How often to say again that something goes on being wrong.
+_SAY_SECS = 60.0
+_SERVE = "serving_default"
+_BUNDLE = ("variables", "variables")  # in a SavedModel
+
+
+class Follower:
+    """Serves the newest publication of a `tfs.keras.Publisher`, and follows it.
+
+    A thread loads the newest SavedModel in the folder, and applies to it what is
+    published after that, in order, by the model's signature `apply_delta`. A request
+    sees one version: while a publication is applied, which takes milliseconds, requests
+    wait. What is read from files is read before.
+
+    If a publication is missing or damaged, if the folder cannot be read, or if another
+    training publishes there, the present version goes on serving, and the log says so.
+    As soon as there is a newer SavedModel, that is loaded beside the present one, which
+    takes the memory of both meanwhile. Publications whose weights are not finite are
+    not served.
+
+    It needs TensorFlow and NumPy alone: `from tf_syncrep.serving import Follower` does
+    not load the op library.
+
+    Args:
+        directory: the folder of publications. It need not exist yet.
+        poll_secs: how often to look for new publications, in seconds.
+        on_version: called with the follower after each change of its version, in its
+            thread.
+
+    Raises:
+        ValueError: an argument is out of range, or `directory` is a file.
+
+    Example:
+    ```python
+    import tensorflow as tf
+    import tf_syncrep as tfs
+
+    model = tf.keras.Sequential(
+        [
+            tf.keras.layers.Input((), dtype="int64", name="item"),
+            tfs.keras.Embedding(100, 4),
+            tf.keras.layers.Dense(1),
+        ]
+    )
+    model.compile(tfs.keras.AdamAsync(), loss="mse")
+    publisher = tfs.keras.Publisher("published", model=model)
+    with tfs.serving.Follower("published") as follower:
+        model.train_on_batch(tf.constant([3, 7]), tf.ones([2, 1]))
+        publisher.publish()
+        version = follower.wait(secs=60)
+        scores = follower(item=[3, 7])["output_0"]
+        print(version)  # 1
+        print(scores.shape[0])  # 2
+    ```
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        poll_secs: float = 0.2,
+        on_version: Callable[[Follower], Any] | None = None,
+    ):
+        self._folder = Publications(directory)
+        self._poll_secs = check_positive("poll_secs", poll_secs)
+        self._on_version = on_version
+        self._lock = SharedLock()
+        self._model: Any = None
+        self._manifest: Manifest | None = None
+        self._numbers: dict[str, float] = {
+            **dict.fromkeys(("lag", "fulls", "deltas", "rows", "bytes", "failures"), 0),
+            "apply_secs": 0.0,
+        }
+        self._said: dict[str, float] = {}
+        self._changed = threading.Condition()
+        self._is_closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="follower", daemon=True)
+        self._thread.start()
+
+    def __call__(self, **inputs: Any) -> dict[str, tf.Tensor]:
+        """Predicts by one version of the model.
+
+        Args:
+            **inputs: what the model takes, by name: arrays, or what becomes one.
+
+        Returns:
+            What the model returns, by name.
+
+        Raises:
+            ValueError: an input is missing, unknown, or of another dtype or shape.
+            RuntimeError: there is no version yet.
+            tf.errors.OpError: the model refuses the inputs.
+        """
+        with self.reading() as model:
+            signature = model.signatures[_SERVE]
+            specs = signature.structured_input_signature[1]
+            if set(specs) != set(inputs):
+                raise ValueError(
+                    f"A request must have the inputs {sorted(specs)}. Received: "
+                    f"{sorted(inputs)}"
+                )
+            given = {name: _tensor(specs[name], x) for name, x in inputs.items()}
+            return signature(**given)
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Any]:
+        """Keeps the version as it is, for calls of the model.
+
+        No version is applied meanwhile, and other requests wait behind one that waits:
+        hold it no longer than a request takes, and do not call the follower inside.
+
+        Yields:
+            The loaded SavedModel, as `tf.saved_model.load` returns it.
+
+        Raises:
+            RuntimeError: there is no version yet.
+
+        Example:
+        ```python
+        with follower.reading() as model:
+            scores = model.signatures["serving_default"](**ids)
+            version = follower.version
+        ```
+        """
+        with self._lock.shared():
+            if self._model is None:
+                raise RuntimeError(
+                    f"There is no publication to serve yet in {self._folder.path}."
+                )
+            yield self._model
+
+    @property
+    def model(self) -> Any:
+        """The loaded SavedModel, which changes while it is used; None before the first.
+
+        `reading` keeps it as it is.
+        """
+        return self._model
+
+    @property
+    def version(self) -> int:
+        """The number of the publication that is served; 0 before the first."""
+        manifest = self._manifest
+        return 0 if manifest is None else manifest.number
+
+    @property
+    def updates(self) -> int:
+        """How many updates the training had made at this version."""
+        manifest = self._manifest
+        return 0 if manifest is None else int(manifest.state["iterations"])
+
+    def numbers(self) -> dict[str, float]:
+        """Returns what a monitor shows.
+
+        Returns:
+            Numbers by name: "version"; "updates"; "age_secs", how long ago this version
+            was the present state of the training; "lag", how many newer publications
+            were seen; "fulls", "deltas", "rows" and "bytes", how many were loaded or
+            applied; "failures", how often something could not be read or applied;
+            "apply_secs", how long requests waited for the last version.
+
+        Example:
+        ```python
+        print(follower.numbers()["age_secs"])
+        ```
+        """
+        manifest = self._manifest
+        return {
+            "version": self.version,
+            "updates": self.updates,
+            "age_secs": 0.0 if manifest is None else time.time() - manifest.time,
+            **self._numbers,
+        }
+
+    def wait(self, version: int = 1, secs: float | None = None) -> int:
+        """Waits for a version, and returns the one that is served then.
+
+        Args:
+            version: the least number.
+            secs: how long to wait; None for no limit.
+
+        Raises:
+            TimeoutError: the time was over before.
+
+        Example:
+        ```python
+        follower.wait(secs=60)
+        ```
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: self.version >= version, secs):
+                raise TimeoutError(
+                    f"{self._folder.path} has had no publication from {version} on for "
+                    f"{secs:g} s; {self.version} is served"
+                )
+        return self.version
+
+    def close(self) -> None:
+        """Ends following; the present version goes on serving."""
+        self._is_closed.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def __enter__(self) -> Follower:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        while not self._is_closed.is_set():
+            try:
+                self._follow()
+            # Whatever is wrong with a folder that others write, what serves goes on.
+            except Exception as error:
+                self._fail("%s cannot be followed: %s", self._folder.path, error)
+            self._is_closed.wait(self._poll_secs)
+
+    def _follow(self) -> None:
+        """Goes as far as the publications in the folder lead."""
+        manifests = self._folder.manifests(self._fail)
+        if not manifests:
+            if self._manifest is not None:
+                self._fail("%s has no publications any more.", self._folder.path)
+            return
+        for group in _groups(_successors(self._manifest, manifests)):
+            if self._is_closed.is_set() or not self._try(self._apply, group):
+                break
+        for manifest in reversed([x for x in self._newer(manifests) if is_whole(x)]):
+            if self._is_closed.is_set() or self._try(self._load, [manifest]):
+                break
+        self._numbers["lag"] = len(self._newer(manifests))
+
+    def _newer(self, manifests: list[Manifest]) -> list[Manifest]:
+        """Returns the publications that are newer than the present one."""
+        present = self._manifest
+        if present is None or _was_replaced(present, self._folder, manifests):
+            return manifests
+        return [x for x in manifests if x.number > present.number]
+
+    def _try(self, function: Callable[[list[Manifest]], None], group: Any) -> bool:
+        number = group[-1].number
+        try:
+            function(group)
+        # What a damaged file makes TensorFlow raise depends on where it is damaged.
+        except Exception as error:
+            self._fail("Publication %d cannot be served: %s", number, error)
+            return False
+        if self._on_version is not None:
+            try:
+                self._on_version(self)
+            except Exception:
+                logging.exception("`on_version` failed at version %d", number)
+        return True
+
+    def _load(self, group: list[Manifest]) -> None:
+        """Loads the SavedModel of a publication."""
+        (manifest,) = group
+        self._folder.check_files(manifest)
+        folder = self._folder.full(manifest.number)
+        model = tf.saved_model.load(folder)
+        _warm_up(model, manifest, reader_of(os.path.join(folder, *_BUNDLE)))
+        if self._manifest is not None:
+            logging.warning(
+                "Publication %d of %s is loaded anew: no publications lead there from "
+                "%d, which was served.",
+                manifest.number,
+                self._folder.path,
+                self._manifest.number,
+            )
+        with self._lock.alone():
+            self._model = model
+            self._note(manifest)
+        self._numbers["fulls"] += 1
+
+    def _apply(self, group: list[Manifest]) -> None:
+        """Applies publications, of which only the last one is served."""
+        assert self._manifest is not None
+        apply_delta = self._model.signatures[APPLY]
+        specs = apply_delta.structured_input_signature[1]
+        base, given = self._manifest.number, []
+        for manifest in group:
+            self._folder.check_files(manifest)
+            given.append(self._read(manifest, base, specs))
+            base = manifest.number
+        begin = time.monotonic()
+        with self._lock.alone():
+            try:
+                rows = sum(int(apply_delta(**x)["rows"]) for x in given)
+            except BaseException:
+                # Nobody may see what is half of a version.
+                self._model = self._manifest = None
+                raise
+            self._note(group[-1])
+        self._numbers["apply_secs"] = time.monotonic() - begin
+        self._numbers["deltas"] += len(group)
+        self._numbers["rows"] += rows
+        self._numbers["bytes"] += sum(sum(x.files.values()) for x in group)
+
+    def _read(
+        self, manifest: Manifest, base: int, specs: dict[str, tf.TensorSpec]
+    ) -> dict[str, tf.Tensor]:
+        """Reads the arguments of `apply_delta`."""
+        reader = reader_of(self._folder.prefix(manifest.number))
+        given: dict[str, Any] = {BASE: base, VERSION: manifest.number}
+        for described in manifest.state["tables"]:
+            rows = Rows(*described)
+            chunks = list(changes(reader, rows))
+            for name in specs:
+                if chunks and (what := rows.what(name)) is not None:
+                    given[name] = np.concatenate([x[what] for x in chunks])
+        for name, argument in manifest.state["dense"].items():
+            given[argument] = reader.get_tensor(name)
+        return _with_empty(given, specs)
+
+    def _note(self, manifest: Manifest) -> None:
+        with self._changed:
+            self._manifest = manifest
+            self._changed.notify_all()
+
+    def _fail(self, message: str, *values: Any) -> None:
+        """Says that something is wrong, but not at each look."""
+        self._numbers["failures"] += 1
+        text, now = message % values, time.monotonic()
+        if now - self._said.get(text, -_SAY_SECS) >= _SAY_SECS:
+            # What is not said again is forgotten.
+            self._said = {x: t for x, t in self._said.items() if now - t < _SAY_SECS}
+            self._said[text] = now
+            served = self.version
+            logging.warning("%s Publication %d goes on serving.", text, served)
+
+
+def _with_empty(
+    given: dict[str, Any], specs: dict[str, tf.TensorSpec]
+) -> dict[str, tf.Tensor]:
+    """Returns arguments of `apply_delta` as tensors; tables that are not given stay."""
+    return {
+        name: tf.constant(given[name], spec.dtype)
+        if name in given
+        else tf.zeros([0, *spec.shape[1:]], spec.dtype)
+        for name, spec in specs.items()
+    }
+
+
+def _warm_up(model: Any, manifest: Manifest, reader: Any) -> None:
+    """Applies no change: the first call of a signature takes far longer than others."""
+    apply_delta = model.signatures[APPLY]
+    given: dict[str, Any] = dict.fromkeys((BASE, VERSION), manifest.number)
+    for argument in manifest.state["dense"].values():
+        given[argument] = reader.get_tensor(f"{argument}/.ATTRIBUTES/VARIABLE_VALUE")
+    apply_delta(**_with_empty(given, apply_delta.structured_input_signature[1]))
+
+
+def _successors(present: Manifest | None, manifests: list[Manifest]) -> list[Manifest]:
+    """Returns the publications that lead on from the present one, in their order."""
+    by_base = {x.state["base_token"]: x for x in manifests if has_delta(x)}
+    found: list[Manifest] = []
+    while present is not None and (present := by_base.get(present.token)) is not None:
+        found.append(present)
+    return found
+
+
+def _groups(manifests: list[Manifest]) -> Iterator[list[Manifest]]:
+    """Yields those that are applied together: each ends with one that is finite."""
+    group: list[Manifest] = []
+    for manifest in manifests:
+        group.append(manifest)
+        if manifest.not_finite is None:
+            yield group
+            group = []
+
+
+def _was_replaced(
+    present: Manifest, folder: Publications, manifests: list[Manifest]
+) -> bool:
+    """Returns whether other publications are where the present one was."""
+    read = {x.number: x.token for x in manifests}
+    if present.number in read:
+        return read[present.number] != present.token
+    # Where it cannot be read, it is damaged, and still the present one.
+    return not tf.io.gfile.exists(f"{folder.prefix(present.number)}.json")
+
+
+def _tensor(spec: tf.TensorSpec, value: Any) -> tf.Tensor:
+    try:
+        tensor = tf.convert_to_tensor(value, spec.dtype)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"`{spec.name}` must be of dtype {spec.dtype.name}. Received: {error}"
+        ) from error
+    if not spec.shape.is_compatible_with(tensor.shape):
+        raise ValueError(
+            f"`{spec.name}` must have shape {spec.shape}. Received: {spec.name} of "
+            f"shape {tensor.shape}"
+        )
+    return tensor

@@ -1,0 +1,229 @@
+"""The folder of publications, for the one who writes and for those who follow."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from tf_syncrep.python.checkpoint.directory import DamagedError, Directory, Manifest
+
+# The argument of `apply_delta` that names the publication it is applied on, and the
+# one that names the publication that results.
+BASE, VERSION = "base", "version"
+APPLY = "apply_delta"
+PLACES, VECTORS, KEYS, TOMBSTONES = "places", "vectors", "keys", "tombstones"
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """A table whose rows are published.
+
+    `name`: its name in files. `argument`: what the names of its arguments of
+    `apply_delta` begin with. `num_parts`: how many parts it has where it is trained.
+    """
+
+    name: str
+    argument: str
+    num_parts: int
+    has_keys: bool
+
+    def part_names(self, part_number: int) -> list[str]:
+        """Returns the names of a part's vectors, keys and uses."""
+        within = f"{self.name}/{part_number}-of-{self.num_parts}"
+        return [within, f"keys/{within}", f"uses/{within}"]
+
+    def argument_of(self, what: str) -> str:
+        """Returns the name of an argument of `apply_delta`."""
+        return f"{self.argument}_{what}"
+
+    def what(self, argument: str) -> str | None:
+        """Returns what an argument of `apply_delta` has of this table, or None."""
+        for what in (PLACES, VECTORS, KEYS, TOMBSTONES):
+            if argument == self.argument_of(what):
+                return what
+        return None
+
+
+class Publications(Directory):
+    """A folder of publications; which files they have is told in `docs/design`.
+
+    `assemble`: called with the manifest of each before it is committed; returns the
+    manifest to commit.
+    """
+
+    stem = "publication"
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        name: str = "directory",
+        assemble: Callable[[Manifest], Manifest] | None = None,
+    ):
+        """Refers to a folder, which need not exist; `name` is the argument's."""
+        super().__init__(path, name)
+        self._assemble = assemble
+        self._last: Manifest | None = None
+
+    def full(self, number: int) -> str:
+        """Returns the folder of the SavedModel of a full publication."""
+        return os.path.join(self.path, str(number))
+
+    def commit(self, manifest: Manifest) -> Manifest:
+        """Makes a publication of the files under its prefix, and of its SavedModel."""
+        # It builds on no more than the one before.
+        is_first = manifest.is_full
+        assert is_first or self._last is not None
+        state = {
+            **manifest.state,
+            "base_token": "" if is_first else self._last.token,
+        }
+        manifest = dataclasses.replace(manifest, chain=manifest.chain[-2:], state=state)
+        if self._assemble is not None:
+            manifest = self._assemble(manifest)
+        small = [x for x in self.files_of(manifest.number) if not is_data(x)]
+        checksums = {name: _checksum(os.path.join(self.path, name)) for name in small}
+        state = {**manifest.state, "checksums": checksums}
+        manifest = super().commit(dataclasses.replace(manifest, state=state))
+        self._last = manifest
+        return manifest
+
+    def check(self, manifest: Manifest) -> list[str]:
+        """Checks that the last publication is still there, so that one may build on it.
+
+        Its files are not read again: servers know what they have published.
+        """
+        self._read(manifest.number)
+        return [self.prefix(manifest.number)]
+
+    def check_files(self, manifest: Manifest) -> None:
+        """Checks sizes, and checksums of the small files; the others have their own."""
+        super().check_files(manifest)
+        for name, checksum in manifest.state["checksums"].items():
+            path = os.path.join(self.path, name)
+            try:
+                found = _checksum(path)
+            except tf.errors.OpError as error:
+                raise DamagedError(f"{path} cannot be read: {error}") from error
+            if found != checksum:
+                raise DamagedError(f"{path} was changed")
+
+    def files_of(self, number: int) -> list[str]:
+        """Returns the names of a publication's files, also below its SavedModel."""
+        found = super().files_of(number)
+        folder = self.full(number)
+        if tf.io.gfile.isdir(folder):
+            for below, _, names in tf.io.gfile.walk(folder):
+                within = os.path.relpath(below, self.path)
+                found += [os.path.normpath(os.path.join(within, x)) for x in names]
+        return sorted(found)
+
+    def tidy(self, newest: Manifest, keep: int) -> None:
+        """Deletes publications before the `keep`-th newest full one.
+
+        What fails is only logged, since the publication is complete without it.
+        """
+        try:
+            self._delete(self.temporary(newest.number))
+            manifests = self.manifests()
+            full = [x.number for x in manifests if is_whole(x)]
+            for manifest in manifests:
+                if full[-keep:] and manifest.number < full[-keep:][0]:
+                    self.delete_files(manifest.number)
+        except tf.errors.OpError as error:
+            logging.warning(
+                "Publication %d is complete, but files that are no longer needed may "
+                "be left in %s: %s",
+                newest.number,
+                self.path,
+                error,
+            )
+
+    def delete_files(self, number: int) -> None:
+        """Deletes the files of a publication, complete or not."""
+        if tf.io.gfile.isdir(self.full(number)):
+            with contextlib.suppress(tf.errors.OpError):
+                tf.io.gfile.makedirs(self.temporary(number))
+            manifest = f"{self.prefix(number)}.json"
+            if tf.io.gfile.exists(manifest):
+                self._delete(manifest)
+            self._delete(self.full(number))
+        super().delete_files(number)
+
+    def discard_rows(self, number: int) -> None:
+        """Deletes the rows of a publication whose SavedModel has all of them."""
+        for name in super().files_of(number):
+            self._delete(os.path.join(self.path, name))
+
+
+def is_data(name: str) -> bool:
+    """Returns whether a file is of tensors, which have checksums of their own."""
+    return re.search(r"\.data-\d{5}-of-\d{5}$", name) is not None
+
+
+def is_full(manifest: Manifest) -> bool:
+    """Returns whether a publication has a SavedModel."""
+    return bool(manifest.state["full"])
+
+
+def is_whole(manifest: Manifest) -> bool:
+    """Returns whether one can begin with a publication."""
+    return is_full(manifest) and manifest.not_finite is None
+
+
+def has_delta(manifest: Manifest) -> bool:
+    """Returns whether a publication can be applied on another one."""
+    return len(manifest.chain) > 1
+
+
+def chunks_of(reader: Any, name: str) -> list[str]:
+    """Returns the prefixes of the names of the chunks of an array, in their order."""
+    pattern = re.compile(re.escape(name) + r"/changed/(\d+)-(\d+)(?=/ids$)")
+    found = (pattern.match(x) for x in reader.get_variable_to_shape_map())
+    by_place = {(int(x[1]), int(x[2])): x[0] for x in found if x}
+    return [by_place[place] for place in sorted(by_place)]
+
+
+def changes(reader: Any, rows: Rows) -> Iterator[dict[str, np.ndarray]]:
+    """Yields what has changed in a table, chunk by chunk, as `apply_delta` takes it."""
+    if not rows.has_keys:
+        for chunk in chunks_of(reader, rows.name):
+            yield {
+                PLACES: reader.get_tensor(f"{chunk}/ids"),
+                VECTORS: reader.get_tensor(f"{chunk}/rows"),
+            }
+        return
+    for part_number in range(rows.num_parts):
+        names = rows.part_names(part_number)
+        for chunk in chunks_of(reader, names[0]):
+            within = chunk[len(names[0]) :]
+            vectors, keys, uses = (
+                reader.get_tensor(f"{name}{within}/rows") for name in names
+            )
+            places = reader.get_tensor(f"{chunk}/ids") * rows.num_parts + part_number
+            is_used = uses[:, 1] > 0
+            yield {
+                PLACES: places[is_used],
+                VECTORS: vectors[is_used],
+                KEYS: keys[is_used],
+                TOMBSTONES: places[~is_used],
+            }
+
+
+def reader_of(prefix: str) -> Any:
+    """Returns TensorFlow's reader of a bundle."""
+    # `load_checkpoint` would take a prefix for a folder in some file systems.
+    return tf.compat.v1.train.NewCheckpointReader(prefix)
+
+
+def _checksum(path: str) -> int:
+    with tf.io.gfile.GFile(path, "rb") as file:
+        return zlib.crc32(file.read())

@@ -59,7 +59,7 @@ class Source:
         for prefix in (prefixes[0], prefixes[-1]):
             self._dtypes |= self.readers[prefix].get_variable_to_dtype_map()
         #: The names of variables and of their slots.
-        self.names = {_PART.sub("", _CHANGED.sub("", x)) for x in self.shapes}
+        self.names = {without_part(_CHANGED.sub("", x)) for x in self.shapes}
 
     @property
     def path(self) -> str:
@@ -121,6 +121,11 @@ class Source:
             like = tf.Variable(tf.zeros([0, *shape[1:]], dtype))
             (values,) = self.read_range([like], [name], 0, shape[0], shape[0])
         return values.numpy()
+
+
+def without_part(name: str) -> str:
+    """Returns the name of an array of which a name has a part."""
+    return _PART.sub("", name)
 
 
 def open_source(source: Any) -> Source:

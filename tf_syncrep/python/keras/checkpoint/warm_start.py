@@ -11,7 +11,8 @@ from tf_syncrep.python.checkpoint.function_calls import FunctionCalls
 from tf_syncrep.python.checkpoint.matching import renamed
 from tf_syncrep.python.checkpoint.source import Source, open_source
 from tf_syncrep.python.checkpoint.warm_report import WarmStartReport
-from tf_syncrep.python.checkpoint.warm_start import Terms, WarmStart
+from tf_syncrep.python.checkpoint.warm_start import WarmStart
+from tf_syncrep.python.checkpoint.warm_terms import Terms
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.checkpoint.contents import (
     contents_of,

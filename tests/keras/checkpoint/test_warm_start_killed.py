@@ -33,7 +33,7 @@ def start(folder, source, epochs, kill_after=None):
         def on_train_batch_begin(self, batch, logs=None):
             if not began:
                 began["iterations"] = int(model.optimizer.iterations)
-                began |= {x: rows.tolist() for x, rows in tables_of(model).items()}
+                began.update((x, y.tolist()) for x, y in tables_of(model).items())
 
     data = tf.data.Dataset.from_tensors((np.zeros([4, 1], np.int64), np.ones([4, 1])))
     tfs.keras.fit(
@@ -56,8 +56,8 @@ def test_the_next_start_takes_all_of_it_again(kill_after, tmp_path):
     saved(old, tmp_path / "old")
     folder, source = str(tmp_path / "new"), str(tmp_path / "old")
     for _ in range(2):
-        _, _, program, *args = programs.call_command(start, folder, source, 1, kill_after)
-        finished = programs.run_source(program, *args)
+        command = programs.call_command(start, folder, source, 1, kill_after)
+        finished = programs.run_source(*command[2:])
         assert finished.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL)
         assert not [*(tmp_path / "new").glob("ckpt-*")]
     began, rows = programs.call(start, folder, source, 1)

@@ -304,13 +304,6 @@ def test_sources_that_are_none(tmp_path):
         tfs.keras.warm_start(model, tmp_path)
 
 
-def test_a_checkpoint_whose_names_are_attributes_is_refused(tmp_path):
-    path = tf.train.Checkpoint(model=make({"user": 10})).save(str(tmp_path / "saved"))
-    for source in (path, tmp_path):
-        with pytest.raises(ValueError, match=r"not be a checkpoint of tf\.train"):
-            tfs.keras.warm_start(make({"user": 10}), source)
-
-
 def test_a_damaged_source_is_passed_over_or_refused(tmp_path):
     old = make({"user": 10})
     checkpoint = saved(old, tmp_path)

@@ -103,7 +103,6 @@ class Arrays:
         Tables may have other parts in the source.
         """
         found, used = [], set()
-        last = self.source.readers[self.source.path]
         by_new_name = {}
         if not self._are_slots_named:
             by_new_name = {renamed(x, rename): x for x in self.source.shapes}
@@ -119,7 +118,7 @@ class Arrays:
                 names = [by_new_name[name] for name in x.stored_names(by_new_name)]
             used.update(names)
             if names:
-                values = [last.get_tensor(name) for name in names]
+                values = [*map(self.source.read, names)]
                 found.append((x.variable, min(values, key=lambda value: value.min())))
         return found, used
 

@@ -6,6 +6,7 @@ import tensorflow as tf
 from warm_models import WIDTH, assert_all_equal, dense_of, make, tables_of, train
 
 import tf_syncrep as tfs
+from tf_syncrep.python.checkpoint.directory import DamagedError
 from tf_syncrep.python.keras import compat
 
 
@@ -111,3 +112,14 @@ def test_tables_among_others_are_refused(tmp_path):
     for source in (path, tmp_path):
         with pytest.raises(ValueError, match=r"tables of a DistributedEmbedding"):
             tfs.keras.warm_start(make({"user": 10}), source)
+
+
+def test_objects_that_are_damaged_are_an_error(tmp_path):
+    """They come first in the file."""
+    written(stock(), tmp_path)
+    (data,) = tmp_path.glob("saved-1.data*")
+    content = bytearray(data.read_bytes())
+    content[10] ^= 1
+    data.write_bytes(content)
+    with pytest.raises(DamagedError, match="saved-1 cannot be read"):
+        tfs.keras.warm_start(stock(), tmp_path)

@@ -12,8 +12,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from tf_syncrep.python.checkpoint.contents import Group, Share
+from tf_syncrep.python.checkpoint.directory import DamagedError
+from tf_syncrep.python.checkpoint.engine import DAMAGE
 from tf_syncrep.python.checkpoint.source import Source, without_part
 from tf_syncrep.python.keras.checkpoint.contents import stem_of
 from tf_syncrep.python.keras.compat.object_graph import numbers_of_slots, objects_in
@@ -31,10 +34,13 @@ class ObjectSource(Source):
 
         `trainers`: classes of the model's optimizers. `stems`: as of `numbered_stems`.
         Raises ValueError: it has tables of a DistributedEmbedding, of which a variable
-        holds several.
+        holds several. Raises DamagedError: the objects cannot be read.
         """
         super().__init__([prefix])
-        objects = objects_in(self.readers[prefix])
+        try:
+            objects = objects_in(self.readers[prefix])
+        except (*DAMAGE, DecodeError) as error:
+            raise DamagedError(f"{prefix} cannot be read: {error}") from error
         of_variables: dict[str, str] = {}
         of_optimizers: dict[str, str] = {}
         slots = numbers_of_slots(objects)

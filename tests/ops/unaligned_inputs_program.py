@@ -336,7 +336,8 @@ def checkpoints(call):
             inputs["variables"] = [changed, *inputs["variables"][1:]]
         call("syncrep_checkpoint_cancel", {"handle": writer})
         prefixes = np.array([os.path.join(folder, x) for x in ("first", "second")])
-        results += call(f"syncrep_{op}_restore", {"prefixes": prefixes, **inputs})
+        stored = {"prefixes": prefixes, "stored_rows": np.array([20, 11])}
+        results += call(f"syncrep_{op}_restore", {**stored, **inputs})
         reader = tf.train.load_checkpoint(os.path.join(folder, "first"))
         results += [reader.get_tensor(x) for x in ("a", "b_slot", "whole", "tensor")]
     return results

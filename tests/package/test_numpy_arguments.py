@@ -202,7 +202,13 @@ _OF_CHECKPOINTS = {"work_queues": "q", "max_bytes_per_sec": 0.5 * 2**30}
 
 @_case(
     "keras.Checkpoint",
-    {"directory": "b", "every_secs": 60.0, "work_queues": "q", "raise_at_end": True},
+    {
+        "directory": "b",
+        "every_secs": 60.0,
+        "work_queues": "q",
+        "raise_at_end": True,
+        "warm_start": "c",
+    },
     directory="a",
     every_n_steps=1,
     **_OF_CHECKPOINTS,
@@ -219,6 +225,22 @@ def checkpoint(directory, work_queues, raise_at_end, **options):
     state = {"done": raise_at_end, work_queues: 1.5, "keep": options.get("keep")}
     callback.save(state, wait=raise_at_end, is_last=raise_at_end).wait()
     return callback.restore().state
+
+
+@_case(
+    "keras.warm_start",
+    {
+        "rename": {"variables": "variables"},
+        "skip": "optimizer",
+        "truncate": True,
+        "pad": True,
+    },
+    source="c",
+)
+def warm_start(source="c", **options):
+    tfs.keras.Checkpoint("c", model=_model()).save(wait=True)
+    report = tfs.keras.warm_start(_model(), source, **options)
+    return [line.status for line in report.lines]
 
 
 @_case("keras.SyncReport", {"verbose": 1}, log_dir="logs", every_n_updates=1, verbose=0)
@@ -370,12 +392,14 @@ def v1_sync_replicas(**options):
 
 @_case(
     "train.CheckpointSaverHook",
-    {"checkpoint_dir": "e", "save_secs": 60.0, "work_queues": "r"},
+    {"checkpoint_dir": "e", "save_secs": 60.0, "work_queues": "r", "warm_start": "d"},
     checkpoint_dir="d",
     save_steps=1,
     **_OF_CHECKPOINTS,
 )
 def v1_checkpoints(work_queues, **options):
+    if "warm_start" in options:
+        v1_checkpoints("q", checkpoint_dir="d", save_steps=1)
     with tf.Graph().as_default():
         queues = {work_queues: tfs.data.WorkQueue(3, name=work_queues)}
         step = tf.compat.v1.train.get_or_create_global_step()
@@ -384,6 +408,35 @@ def v1_checkpoints(work_queues, **options):
         with tf.compat.v1.train.MonitoredSession(hooks=[hook]) as session:
             session.run(advance)
     return hook.saving.manifest.number > 0
+
+
+@_case(
+    "train.warm_start",
+    {"rename": {"global_step": "step"}, "skip": "other", "truncate": True, "pad": True},
+    source="d",
+)
+def v1_warm_start(source="d", **options):
+    v1_checkpoints("q", checkpoint_dir="d", save_steps=1)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        for name in ("step", "other"):
+            tf.compat.v1.get_variable(name, [], tf.int64)
+        session.run(tf.compat.v1.global_variables_initializer())
+        report = tfs.train.warm_start(session, source, **options)
+    return [line.status for line in report.lines]
+
+
+@_case(
+    "train.GreedyLoadBalancingStrategy",
+    num_tasks=2,
+    load_fn=tfs.train.byte_size_load_fn,
+)
+def greedy_load_balancing(**options):
+    strategy = tfs.train.GreedyLoadBalancingStrategy(**options)
+    with tf.Graph().as_default():
+        ops = [
+            tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[i]).op for i in (3, 2, 1)
+        ]
+    return [strategy(op) for op in ops]
 
 
 @_case(

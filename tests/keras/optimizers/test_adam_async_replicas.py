@@ -1,5 +1,7 @@
 """AdamAsync under strategies that have several replicas, in one process or in two."""
 
+import os
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +10,7 @@ import keras_variants
 import programs
 import pytest
 import tensorflow as tf
+import waiting
 from same import assert_same
 
 import tf_syncrep as tfs
@@ -140,14 +143,18 @@ def train_v1(strategy):
     return [state_of(variable) for variable in variables]
 
 
-def train_as_a_task():
+def train_as_a_task(folder):
     """What comes of steps whose replicas are tasks: this one's number is its task's."""
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     result = train_all(strategy, "tasks", CONTEXTS, tf.function)
-    return {**result, "v1": train_v1(strategy)}
+    result["v1"] = train_v1(strategy)
+    # The other task may still read what this one has of the last collective.
+    pathlib.Path(folder, str(strategy.cluster_resolver.task_id)).touch()
+    waiting.until(lambda: len(os.listdir(folder)) == 2)
+    return result
 
 
-def of_two_tasks():
+def of_two_tasks(folder):
     names = ("worker-0", "worker-1")
     cluster = clusters.Cluster(
         num_workers=2, num_ps=0, chief=False, env=programs.environment()
@@ -155,7 +162,7 @@ def of_two_tasks():
     # It is not entered, since the tasks run the program and do not serve.
     try:
         for name in names:
-            cluster.start(name, programs.call_command(train_as_a_task))
+            cluster.start(name, programs.call_command(train_as_a_task, str(folder)))
         for name in names:
             assert cluster.wait(name) == 0, cluster.output(name)[-5000:]
         return [programs.result_in(cluster.output(name)) for name in names]
@@ -164,11 +171,11 @@ def of_two_tasks():
 
 
 @pytest.fixture(scope="module")
-def reports():
+def reports(tmp_path_factory):
     """What each process reports of each kind of training."""
     in_one_process = ("mirrored", "eager")
     found = {kind: [programs.call(train_mirrored, kind)] for kind in in_one_process}
-    return {**found, "tasks": of_two_tasks()}
+    return {**found, "tasks": of_two_tasks(tmp_path_factory.mktemp("done"))}
 
 
 def assert_trained(report, options):

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from tf_syncrep.python.base.arguments import as_python
 from tf_syncrep.python.checkpoint.matching import Rename, check_rename
 
 
@@ -21,8 +22,10 @@ class Terms:
     def __post_init__(self):
         check_rename(self.rename)
         for name in ("truncate", "pad"):
-            if not isinstance(value := getattr(self, name), bool):
+            value = as_python(getattr(self, name))
+            if not isinstance(value, bool):
                 raise ValueError(f"`{name}` must be a bool. Received: {name}={value!r}")
+            object.__setattr__(self, name, value)
 
 
 def arguments_of(given: Any) -> dict[str, Any] | None:

@@ -115,11 +115,8 @@ def test_tables_among_others_are_refused(tmp_path):
 
 
 def test_objects_that_are_damaged_are_an_error(tmp_path):
-    """They come first in the file."""
     written(stock(), tmp_path)
     (data,) = tmp_path.glob("saved-1.data*")
-    content = bytearray(data.read_bytes())
-    content[10] ^= 1
-    data.write_bytes(content)
-    with pytest.raises(DamagedError, match="saved-1 cannot be read"):
+    data.write_bytes(b"")
+    with pytest.raises(DamagedError, match="saved-1 cannot be read: "):
         tfs.keras.warm_start(stock(), tmp_path)

@@ -39,7 +39,8 @@ class ObjectSource(Source):
         super().__init__([prefix])
         try:
             objects = objects_in(self.readers[prefix])
-        except (*DAMAGE, DecodeError) as error:
+        # A reader raises an IndexError if a file is too short.
+        except (*DAMAGE, DecodeError, IndexError) as error:
             raise DamagedError(f"{prefix} cannot be read: {error}") from error
         of_variables: dict[str, str] = {}
         of_optimizers: dict[str, str] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from tf_syncrep.python.checkpoint.engine import KEYED, NOTES, reader_of, shapes_
 from tf_syncrep.python.ops import checkpoint_ops
 
 # A checkpoint of TensorFlow's has it if its names are paths of attributes.
-_OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"
+OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _NAME = re.compile(r"ckpt-(\d+)")
 # What follows the name of an array: rows that have changed, and its part.
 _CHANGED = re.compile(r"/changed/\d+-\d+/(?:ids|rows)$")
@@ -59,7 +59,7 @@ class Source:
         for prefix in (prefixes[0], prefixes[-1]):
             self._dtypes |= self.readers[prefix].get_variable_to_dtype_map()
         #: The names of variables and of their slots.
-        self.names = {_PART.sub("", _CHANGED.sub("", x)) for x in self.shapes}
+        self.names = {without_part(_CHANGED.sub("", x)) for x in self.shapes}
 
     @property
     def path(self) -> str:
@@ -123,10 +123,18 @@ class Source:
         return values.numpy()
 
 
-def open_source(source: Any) -> Source:
+def without_part(name: str) -> str:
+    """Returns the name of an array of which a name has a part."""
+    return _PART.sub("", name)
+
+
+def open_source(
+    source: Any, of_objects: Callable[[str], Source] | None = None
+) -> Source:
     """Finds the newest whole checkpoint of what a user gives as the source.
 
-    `source`: a folder, or the prefix of a checkpoint's files. Raises ValueError: it is
+    `source`: a folder, or the prefix of a checkpoint's files. `of_objects`: opens one
+    of tf.train.Checkpoint; without it, that is refused. Raises ValueError: it is
     neither. Raises DamagedError: no checkpoint there is whole.
     """
     if not isinstance(source, (str, os.PathLike)) or not os.fspath(source):
@@ -142,7 +150,7 @@ def open_source(source: Any) -> Source:
         manifests = [x for x in directory.manifests() if x.number == int(match[1])]
         return _whole(directory, manifests)
     if tf.io.gfile.exists(f"{path}.index"):
-        return _of_saver(path)
+        return _of_tensorflow(path, of_objects)
     if not tf.io.gfile.isdir(path):
         raise ValueError(
             "`source` must be a checkpoint, or a folder of checkpoints. Received: "
@@ -157,13 +165,15 @@ def open_source(source: Any) -> Source:
             "`source` must be a folder with a checkpoint that is complete. Received: "
             f"source={path!r}, which has none"
         )
-    return _of_saver(latest)
+    return _of_tensorflow(latest, of_objects)
 
 
-def _of_saver(prefix: str) -> Source:
-    """Opens a checkpoint of a Saver, whose names are those of variables."""
+def _of_tensorflow(prefix: str, of_objects: Callable[[str], Source] | None) -> Source:
+    """Opens a checkpoint of a Saver, or of a tf.train.Checkpoint."""
     source = Source([prefix])
-    if _OBJECTS in source.shapes:
+    if OBJECTS in source.shapes:
+        if of_objects is not None:
+            return of_objects(prefix)
         raise ValueError(
             "`source` must not be a checkpoint of tf.train.Checkpoint, which names "
             "variables by the attributes that lead to them: restore it into a model "

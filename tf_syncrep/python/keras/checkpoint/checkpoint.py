@@ -26,7 +26,7 @@ from tf_syncrep.python.checkpoint.state import (
     states_of,
 )
 from tf_syncrep.python.checkpoint.warm_report import WarmStartReport
-from tf_syncrep.python.checkpoint.warm_start import arguments_of
+from tf_syncrep.python.checkpoint.warm_terms import arguments_of
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.checkpoint.contents import (
     ModelContents,

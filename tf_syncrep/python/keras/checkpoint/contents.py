@@ -159,6 +159,21 @@ def contents_of(model: Any, with_optimizers: bool = True) -> Contents:
     return contents
 
 
+def numbered_stems(model: Any) -> dict[str, bool]:
+    """Returns what Keras has named layers after, and if it made them in their order."""
+    numbers: dict[str, list[int]] = {}
+    for name in _names_by_order(model):
+        stem, number = stem_of(name)
+        numbers.setdefault(stem, []).append(number)
+    return {stem: found == sorted(found) for stem, found in numbers.items()}
+
+
+def stem_of(name: str) -> tuple[str, int]:
+    """Returns what Keras has named a layer after, and its number."""
+    match = re.fullmatch(r"(.+)_([1-9]\d*)", name)
+    return (match[1], int(match[2])) if match else (name, 0)
+
+
 def variables_by_layer(model: Any) -> dict[str, list[str]]:
     """Returns the names of the variables of a model's layers, in their order there."""
     found: dict[str, list[str]] = {}

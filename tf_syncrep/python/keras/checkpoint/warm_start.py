@@ -7,18 +7,22 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tf_syncrep.python.checkpoint.contents import Contents
 from tf_syncrep.python.checkpoint.function_calls import FunctionCalls
 from tf_syncrep.python.checkpoint.matching import renamed
 from tf_syncrep.python.checkpoint.source import Source, open_source
 from tf_syncrep.python.checkpoint.warm_report import WarmStartReport
-from tf_syncrep.python.checkpoint.warm_start import Terms, WarmStart
+from tf_syncrep.python.checkpoint.warm_start import WarmStart
+from tf_syncrep.python.checkpoint.warm_terms import Terms
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.checkpoint.contents import (
     contents_of,
     has_weights,
+    numbered_stems,
     variables_by_layer,
 )
 from tf_syncrep.python.keras.checkpoint.file_source import ENDINGS, FileSource
+from tf_syncrep.python.keras.checkpoint.object_source import ObjectSource
 from tf_syncrep.python.keras.tables.setting import being_set
 
 
@@ -56,7 +60,9 @@ def warm_start(
         model: a model that is built, and compiled if the optimizer's part is to be
             taken, too.
         source: a checkpoint of `tfs.keras.Checkpoint`, such as `"/shared/run1/ckpt-7"`,
-            or its folder, of which the newest whole one is taken. Or a file of Keras,
+            or its folder, of which the newest whole one is taken. Or one of
+            `tf.train.Checkpoint`, without tables of a `DistributedEmbedding`, whose
+            variables go by the names that Keras gave them. Or a file of Keras,
             `.weights.h5` or `.keras`, of which weights and tables of fixed size are
             taken, and no slots; they go through the coordinator, some at a time.
         rename: names in the source with names of the model, of variables or of all that
@@ -104,7 +110,8 @@ def warm_start(
         )
     contents = contents_of(model)
     with contextlib.ExitStack() as files:
-        plan = WarmStart(contents, _opened(source, model, terms, files), terms)
+        found = _opened(source, model, contents, terms, files)
+        plan = WarmStart(contents, found, terms)
         with being_set:
             report = plan.run(FunctionCalls(compat.apart_from_closures))
     print(report, flush=True)
@@ -112,14 +119,22 @@ def warm_start(
 
 
 def _opened(
-    source: Any, model: Any, terms: Terms, files: contextlib.ExitStack
+    source: Any,
+    model: Any,
+    contents: Contents,
+    terms: Terms,
+    files: contextlib.ExitStack,
 ) -> Source:
     """Opens a source of any kind."""
-    if not isinstance(source, (str, os.PathLike)):
-        return open_source(source)
-    path = os.fsdecode(source)
+    is_path = isinstance(source, (str, os.PathLike))
+    path = os.fsdecode(source) if is_path else ""
     if not path.endswith(ENDINGS):
-        return open_source(path)
+        return open_source(
+            source,
+            lambda prefix: ObjectSource(
+                prefix, contents.trainers.values(), numbered_stems(model)
+            ),
+        )
     by_layer = variables_by_layer(model)
 
     def variables_of(layer: str) -> list[str]:

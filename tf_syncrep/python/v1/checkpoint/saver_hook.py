@@ -18,7 +18,7 @@ from tf_syncrep.python.checkpoint.notice import Notice
 from tf_syncrep.python.checkpoint.run import Run
 from tf_syncrep.python.checkpoint.state import check_queues, restore_queues, states_of
 from tf_syncrep.python.checkpoint.warm_report import WarmStartReport
-from tf_syncrep.python.checkpoint.warm_start import Terms, arguments_of
+from tf_syncrep.python.checkpoint.warm_terms import Terms, arguments_of
 from tf_syncrep.python.ops import sync_gate_ops
 from tf_syncrep.python.v1.checkpoint.contents import contents_of_graph
 from tf_syncrep.python.v1.checkpoint.session_calls import SessionCalls

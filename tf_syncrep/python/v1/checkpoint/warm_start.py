@@ -12,7 +12,8 @@ from tensorflow.compat.v1 import logging
 from tf_syncrep.python.checkpoint.contents import Contents
 from tf_syncrep.python.checkpoint.source import open_source
 from tf_syncrep.python.checkpoint.warm_report import WarmStartReport
-from tf_syncrep.python.checkpoint.warm_start import Terms, WarmStart
+from tf_syncrep.python.checkpoint.warm_start import WarmStart
+from tf_syncrep.python.checkpoint.warm_terms import Terms
 from tf_syncrep.python.ops import checkpoint_ops
 from tf_syncrep.python.v1.checkpoint.contents import contents_of_graph
 
@@ -93,7 +94,7 @@ class PreparedWarmStart:
     def __init__(self, source: Any, terms: Terms):
         """Plans it and builds the ops; raises what `warm_start` does."""
         found = open_source(source)
-        self._plan = WarmStart(_contents(), found, terms, lambda name: name)
+        self._plan = WarmStart(_contents(), found, terms, are_slots_named=False)
         self._calls = _Calls(self._plan, found.prefixes)
 
     def run(self, session: Any) -> WarmStartReport:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import os
 import sys
@@ -139,7 +140,7 @@ class Publisher(tf.keras.callbacks.Callback):
         self._engine = Engine(
             folder, FunctionCalls(compat.apart_from_closures), options
         )
-        self._raw = Directory(os.path.join(folder.path, "raw"))
+        self._raw = Directory(folder.raw)
         self._fulls = Engine(
             self._raw,
             FunctionCalls(compat.apart_from_closures),
@@ -281,14 +282,18 @@ class Publisher(tf.keras.callbacks.Callback):
     def _complete(self, manifest: Manifest) -> Manifest:
         """Adds the SavedModel to what has changed, if this publication has one."""
         number, full = manifest.number, self._full
-        has_full = True
         if manifest.is_full:
+            has_full = True
             self._assemble(number, self._folder.prefix(number))
             self._folder.discard_rows(number)
-        elif full is not None:
-            has_full = self._try_to_assemble(number, full)
         else:
-            has_full = False
+            has_full = full is not None and self._try_to_assemble(number, full)
+        if full is not None:
+            with contextlib.suppress(Exception):
+                full.result().wait_until_over()
+        if has_full or full is not None:
+            # A training that was killed may have left some there, too.
+            self._folder.discard_raw()
         self._since_full = 0 if has_full else self._since_full + 1
         served: Any = self._served
         state = {**manifest.state, "full": has_full, **served.describe()}
@@ -299,7 +304,6 @@ class Publisher(tf.keras.callbacks.Callback):
         try:
             raw = full.result().wait().number
             self._assemble(number, self._raw.prefix(raw))
-            self._raw.delete_files(raw)
         except (OSError, RuntimeError, tf.errors.OpError) as error:
             logging.error("Publication %d has no SavedModel: %s", number, error)
             return False

@@ -106,6 +106,7 @@ def test_status_and_health_tell_the_version(server):
         ({"instances": [1]}, r"by the names of the inputs, \['candidate', 'watched'\]"),
         ({"instances": [{"candidate": 1}]}, r"must have the inputs .* \['candidate'\]"),
         ({"inputs": {"candidate": [1]}}, "must have the inputs"),
+        ({"inputs": {"self": [1]}}, r"must have the inputs .* Received: \['self'\]"),
         ({"inputs": {**SHORT, "candidate": ["a"]}}, "`candidate` must be of dtype"),
         ({"inputs": {**SHORT, "candidate": [1.5]}}, "`candidate` must be of dtype"),
         ({"inputs": {**SHORT, "candidate": [2**70]}}, "`candidate` must be of dtype"),
@@ -166,7 +167,7 @@ def test_it_waits_for_the_first_version_and_ends_by_sigterm(tmp_path):
         ([__file__], "FOLDER must be a folder. Received: "),
         (["folder", "--port", "65536"], "must be at most 65535. Received: 65536"),
         (["folder", "--name", "a/b"], "--name must be of letters, .* Received: 'a/b'"),
-        (["folder", "--host", "256.0.0.1"], "cannot listen at 256.0.0.1, port 8501: "),
+        (["folder", "--host", "192.0.2.1"], "cannot listen at 192.0.2.1, port 8501: "),
     ],
 )
 def test_bad_arguments_are_one_line(arguments, message):

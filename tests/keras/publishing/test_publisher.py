@@ -12,7 +12,7 @@ import tensorflow as tf
 from waiting import in_thread
 
 import tf_syncrep as tfs
-from tf_syncrep.python.checkpoint.directory import reader_of
+from tf_syncrep.python.checkpoint.directory import Directory, Manifest, reader_of
 from tf_syncrep.python.keras.publishing import publisher as publisher_module
 from tf_syncrep.python.serving.publications import (
     Publications,
@@ -135,17 +135,20 @@ def test_nothing_is_written_of_rows_that_did_not_change(tmp_path):
 def test_old_publications_go_when_nothing_needs_them(tmp_path):
     models.published(tmp_path, versions=6, full_every=2, keep=2)
     assert [x.number for x in models.manifests(tmp_path)] == [3, 4, 5, 6]
-    assert sorted(x.name for x in tmp_path.iterdir() if x.is_dir()) == ["3", "5"]
+    assert sorted(x.name for x in tmp_path.iterdir() if x.is_dir()) == ["3", "5", "raw"]
+    assert not list((tmp_path / "raw").glob("ckpt*"))
 
 
 def test_rows_of_a_savedmodel_that_was_not_made_are_deleted(tmp_path, monkeypatch):
     raw = tmp_path / "raw"
     raw.mkdir()
     (raw / "ckpt-1.index").write_text("left by a training that was killed")
+    (raw / "others").write_text("not by this program")
+    Directory(raw).commit(Manifest(1, "token", (1,), 0.0, {}, {}))
     model, draw = models.make(), np.random.default_rng(0)
     publisher = tfs.keras.Publisher(tmp_path, model=model, full_every=2)
     publisher.publish()
-    assert not raw.exists()
+    assert [x.name for x in raw.iterdir()] == ["others"]
 
     def fail(*_):
         assert list(raw.glob("ckpt-*.index"))
@@ -155,7 +158,7 @@ def test_rows_of_a_savedmodel_that_was_not_made_are_deleted(tmp_path, monkeypatc
     with monkeypatch.context() as patched:
         patched.setattr(publisher_module, "assemble", fail)
         assert not is_full(publisher.publish().manifest)
-    assert not raw.exists()
+    assert [x.name for x in raw.iterdir()] == ["others"]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

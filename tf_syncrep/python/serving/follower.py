@@ -117,7 +117,7 @@ class Follower:
         # Python must not end while the thread is in TensorFlow.
         atexit.register(self.close)
 
-    def __call__(self, **inputs: Any) -> dict[str, tf.Tensor]:
+    def __call__(self, /, **inputs: Any) -> dict[str, tf.Tensor]:
         """Predicts by one version of the model.
 
         Args:
@@ -229,7 +229,6 @@ class Follower:
         ```
         """
         closed = self._is_closed.is_set
-
         with self._changed:
             self._changed.wait_for(lambda: self.version >= version or closed(), secs)
             if (found := self.version) >= version:

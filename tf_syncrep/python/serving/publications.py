@@ -73,11 +73,6 @@ class Publications(Directory):
         self._assemble = assemble
         self._last: Manifest | None = None
 
-    @property
-    def raw(self) -> str:
-        """The folder for all rows of a moment, while a SavedModel is made of them."""
-        return os.path.join(self.path, "raw")
-
     def full(self, number: int) -> str:
         """Returns the folder of the SavedModel of a full publication."""
         return os.path.join(self.path, str(number))
@@ -188,11 +183,6 @@ class Publications(Directory):
         """Deletes the rows of a publication whose SavedModel has all of them."""
         for name in super().files_of(number):
             self._delete(os.path.join(self.path, name))
-
-    def discard_raw(self) -> None:
-        """Deletes the rows of which a SavedModel was made, or was to be made."""
-        if tf.io.gfile.isdir(self.raw):
-            self._delete(self.raw)
 
 
 def is_data(name: str) -> bool:

@@ -140,7 +140,7 @@ class Publisher(tf.keras.callbacks.Callback):
         self._engine = Engine(
             folder, FunctionCalls(compat.apart_from_closures), options
         )
-        self._raw = Directory(folder.raw)
+        self._raw = Directory(os.path.join(folder.path, "raw"))
         self._fulls = Engine(
             self._raw,
             FunctionCalls(compat.apart_from_closures),
@@ -288,12 +288,8 @@ class Publisher(tf.keras.callbacks.Callback):
             self._folder.discard_rows(number)
         else:
             has_full = full is not None and self._try_to_assemble(number, full)
-        if full is not None:
-            with contextlib.suppress(Exception):
-                full.result().wait_until_over()
         if has_full or full is not None:
-            # A training that was killed may have left some there, too.
-            self._folder.discard_raw()
+            self._delete_raw(full)
         self._since_full = 0 if has_full else self._since_full + 1
         served: Any = self._served
         state = {**manifest.state, "full": has_full, **served.describe()}
@@ -308,6 +304,18 @@ class Publisher(tf.keras.callbacks.Callback):
             logging.error("Publication %d has no SavedModel: %s", number, error)
             return False
         return True
+
+    def _delete_raw(self, full: Any) -> None:
+        """Deletes rows of which a SavedModel was made, or was to be made.
+
+        A training that was killed may have left some, too.
+        """
+        with contextlib.suppress(Exception):  # They are deleted the next time.
+            if full is not None and full.exception() is None:
+                full.result().wait_until_over()
+            for manifest in self._raw.manifests():
+                self._raw.delete_files(manifest.number)
+            self._raw.delete_leftovers()
 
     def _assemble(self, number: int, prefix: str) -> None:
         assert self._served is not None

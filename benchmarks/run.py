@@ -42,6 +42,7 @@ BENCHMARKS = (
     "tls_cluster",
     "wire",
     "checkpoint",
+    "publish",
     "movielens_scores",
 )
 # Only CPU kernels are measured, and TensorFlow's messages at its start are left out.

@@ -32,8 +32,9 @@ WITHOUT_BYTES = (
     "fit_cluster",
     "tls_cluster",
     "checkpoint",
+    "publish",
 )
-# One of them shows that the machinery works. The last seven are clusters of the same
+# One of them shows that the machinery works. The last eight are clusters of the same
 # parts as those of other benchmarks.
 MARKS = dict.fromkeys(NAMES, pytest.mark.slow) | {
     "dense_apply": pytest.mark.ci,
@@ -43,6 +44,7 @@ MARKS = dict.fromkeys(NAMES, pytest.mark.slow) | {
     "sync_latency": pytest.mark.soak,
     "sync_staleness": pytest.mark.soak,
     "tls_cluster": pytest.mark.soak,
+    "publish": pytest.mark.soak,
     "movielens_scores": pytest.mark.soak,
 }
 

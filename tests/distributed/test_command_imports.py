@@ -24,7 +24,13 @@ def test_the_package_runs_as_a_module(option, tmp_path):
 
 @pytest.mark.parametrize(
     "args",
-    [["--help"], ["--version"], ["launch", "no_such.py"], ["serve"]],
+    [
+        ["--help"],
+        ["--version"],
+        ["launch", "no_such.py"],
+        ["serve"],
+        ["serve-model", "pyproject.toml", "--name", "a/b"],
+    ],
     ids=" ".join,
 )
 def test_help_and_errors_come_at_once_because_tensorflow_is_not_imported(args):

@@ -8,7 +8,8 @@ import sys
 import numpy as np
 import published_models as models
 import pytest
-from waiting import until
+import tensorflow as tf
+from waiting import in_thread, until
 
 import tf_syncrep as tfs
 from tf_syncrep.serving import Follower
@@ -88,6 +89,14 @@ def test_it_waits_for_the_first_publication(recorded, tmp_path, training):
     assert_serves(recorded, wanted, 1)
 
 
+def test_nobody_waits_for_one_that_is_closed(tmp_path):
+    follower = Follower(tmp_path / "published")
+    waiting = in_thread(follower.wait)
+    follower.close()
+    with pytest.raises(RuntimeError, match="was closed; 0 is served"):
+        waiting.result(models.DEADLINE_SECS)
+
+
 def test_a_late_one_begins_with_the_newest_full_publication(tmp_path, training):
     source, wanted = training
     with models.Recorded(source, models.probe()) as recorded:
@@ -143,6 +152,50 @@ def test_a_damaged_full_publication_is_passed_over(recorded, tmp_path, training)
     with models.Recorded(folder, models.probe()) as late:
         late.wait(2)
         np.testing.assert_array_equal(late.predict(), wanted[2])
+
+
+def test_a_savedmodel_that_cannot_be_loaded_is_not_tried_at_each_look(
+    recorded, tmp_path, training, monkeypatch
+):
+    source, wanted = training
+    folder, loaded = tmp_path / "published", []
+    load = tf.saved_model.load
+    monkeypatch.setattr(
+        tf.saved_model, "load", lambda path: loaded.append(path) or load(path)
+    )
+    publish(folder, source, 1)
+    assert_serves(recorded, wanted, 1)
+    publish(tmp_path / "broken", source, 5)
+    data = (tmp_path / "broken" / "5" / "variables").glob("*.data-*")
+    change_a_byte(max(data, key=lambda path: path.stat().st_size))
+    publish(folder, tmp_path / "broken", 5)
+    await_failures(recorded, more=1)
+    # It looks again meanwhile, and goes on where deltas lead.
+    for version in (2, 3):
+        publish(folder, source, version)
+        assert_serves(recorded, wanted, version)
+    assert [pathlib.Path(path).name for path in loaded] == ["1", "5"]
+
+
+def test_a_delta_that_fails_when_it_is_half_applied_is_not_tried_again(
+    recorded, tmp_path, training
+):
+    source, wanted = training
+    folder = tmp_path / "published"
+    publish(folder, source, 1, 2)
+    assert_serves(recorded, wanted, 2)
+    with recorded.follower.reading() as model:
+        # Shorter than what publication 3 changes.
+        model.tables_items.vectors.assign(model.tables_items.vectors[:1])
+    publish(folder, source, 3, 4)
+    await_failures(recorded, more=1)
+    # Publication 1 is loaded again, and only leads to 2.
+    until(lambda: recorded.follower.version == 2)
+    np.testing.assert_array_equal(recorded.predict(), wanted[2])
+    publish(folder, source, 5)
+    assert_serves(recorded, wanted, 5)
+    numbers = recorded.follower.numbers()
+    assert (numbers["fulls"], numbers["failures"]) == (3, 1)
 
 
 def test_it_goes_on_serving_while_the_folder_is_gone(recorded, tmp_path, training):

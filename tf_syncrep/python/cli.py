@@ -1,4 +1,4 @@
-"""The command `tf-syncrep`: launch, task, serve, doctor and report.
+"""The command `tf-syncrep`: launch, task, serve, serve-model, doctor and report.
 
 Slow imports happen only after the arguments have been checked.
 """
@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import itertools
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -26,6 +27,7 @@ from tf_syncrep.python.distribute.launch_options import LaunchError, LaunchOptio
 from tf_syncrep.python.version import VERSION
 
 _BAD_USAGE = 2
+_LAST_PORT = 2**16 - 1
 
 _LAUNCH_EPILOG = """\
 examples:
@@ -145,6 +147,37 @@ def _parser() -> argparse.ArgumentParser:
     _add_rpc_layer(serve)
     _add_threads(serve)
     serve.set_defaults(run=_serve)
+    serve_model = commands.add_parser(
+        "serve-model",
+        help="answer requests by what a training publishes, by HTTP",
+        description="Answers requests by HTTP, in TensorFlow Serving's REST form, by "
+        "the newest version that a tfs.keras.Publisher has published in a folder. This "
+        "is for trials and small loads; TensorFlow Serving is for large ones.",
+        allow_abbrev=False,
+    )
+    serve_model.add_argument(
+        "folder", metavar="FOLDER", help="the publisher's; it need not exist yet"
+    )
+    serve_model.add_argument(
+        "--name",
+        metavar="NAME",
+        help="the model's in /v1/models/NAME (default: the folder's)",
+    )
+    serve_model.add_argument(
+        "--host",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="where to listen; 0.0.0.0 is everywhere. Whoever can connect is answered "
+        "(default: %(default)s)",
+    )
+    serve_model.add_argument(
+        "--port",
+        type=_port,
+        default=8501,
+        metavar="PORT",
+        help="0 for a free one (default: %(default)s)",
+    )
+    serve_model.set_defaults(run=_serve_model)
     doctor = commands.add_parser(
         "doctor",
         help="say what is installed, what is wrong, and how to fix it",
@@ -174,7 +207,7 @@ def _parser() -> argparse.ArgumentParser:
         help="the picture (default: sync_report.png in LOGDIR)",
     )
     report.set_defaults(run=_report)
-    for command in (launch, task, serve, doctor, report):
+    for command in (launch, task, serve, serve_model, doctor, report):
         command.set_defaults(prog=command.prog)
     return parser
 
@@ -336,6 +369,14 @@ def _whole(least: int, text: str) -> int:
     return int(text)
 
 
+def _port(text: str) -> int:
+    if (port := _whole(0, text)) > _LAST_PORT:
+        raise argparse.ArgumentTypeError(
+            f"must be at most {_LAST_PORT}. Received: {text}"
+        )
+    return port
+
+
 def _add_script(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-m",
@@ -419,6 +460,32 @@ def _serve(arguments: argparse.Namespace) -> int:
 
     _set_environment(arguments)
     server.serve(arguments.allow, arguments.tls, arguments.tls_base_port)
+
+
+def _serve_model(arguments: argparse.Namespace) -> int:
+    folder = arguments.folder
+    name = arguments.name or os.path.basename(os.path.abspath(folder))
+    if not re.fullmatch(r"[\w.-]+", name):
+        raise UsageError(
+            f"--name must be of letters, digits, '_', '.' and '-'. Received: {name!r}"
+        )
+    if os.path.isfile(folder):
+        raise UsageError(f"FOLDER must be a folder. Received: {folder!r}")
+    try:
+        import aiohttp
+    except ImportError:
+        raise UsageError(
+            "aiohttp, which answers requests, is not installed. Install it: "
+            f"{sys.executable} -m pip install aiohttp"
+        ) from None
+    del aiohttp
+    from tf_syncrep.python.serving import http_server
+
+    try:
+        http_server.serve(folder, name, arguments.host, arguments.port)
+    except http_server.ServeError as error:
+        raise UsageError(str(error)) from None
+    return 0
 
 
 def _doctor(arguments: argparse.Namespace) -> int:

@@ -12,13 +12,14 @@ import tensorflow as tf
 from waiting import in_thread
 
 import tf_syncrep as tfs
+from tf_syncrep.python.checkpoint.directory import Directory, Manifest, reader_of
+from tf_syncrep.python.keras.publishing import publisher as publisher_module
 from tf_syncrep.python.serving.publications import (
     Publications,
     Rows,
     changes,
     has_delta,
     is_full,
-    reader_of,
 )
 from tf_syncrep.serving import Follower
 
@@ -136,6 +137,28 @@ def test_old_publications_go_when_nothing_needs_them(tmp_path):
     assert [x.number for x in models.manifests(tmp_path)] == [3, 4, 5, 6]
     assert sorted(x.name for x in tmp_path.iterdir() if x.is_dir()) == ["3", "5", "raw"]
     assert not list((tmp_path / "raw").glob("ckpt*"))
+
+
+def test_rows_of_a_savedmodel_that_was_not_made_are_deleted(tmp_path, monkeypatch):
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    (raw / "ckpt-1.index").write_text("left by a training that was killed")
+    (raw / "others").write_text("not by this program")
+    Directory(raw).commit(Manifest(1, "token", (1,), 0.0, {}, {}))
+    model, draw = models.make(), np.random.default_rng(0)
+    publisher = tfs.keras.Publisher(tmp_path, model=model, full_every=2)
+    publisher.publish()
+    assert [x.name for x in raw.iterdir()] == ["others"]
+
+    def fail(*_):
+        assert list(raw.glob("ckpt-*.index"))
+        raise OSError("the disk is full")
+
+    models.train(model, draw)
+    with monkeypatch.context() as patched:
+        patched.setattr(publisher_module, "assemble", fail)
+        assert not is_full(publisher.publish().manifest)
+    assert [x.name for x in raw.iterdir()] == ["others"]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

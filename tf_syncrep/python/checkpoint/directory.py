@@ -154,14 +154,16 @@ class Directory:
         """Returns the folder for files that are not a checkpoint yet."""
         return f"{self.prefix(number)}.writing"
 
-    def manifests(self, say: Callable[..., Any] = logging.warning) -> list[Manifest]:
-        """Returns the checkpoints in the folder, the newest last.
+    def manifests(
+        self, say: Callable[..., Any] = logging.warning, after: int = 0
+    ) -> list[Manifest]:
+        """Returns the checkpoints after a number in the folder, the newest last.
 
         Damaged ones are left out, and named in the log. `say`: logs that.
         """
         found = []
         for number, kinds in sorted(self._kinds().items()):
-            if "json" not in kinds:
+            if "json" not in kinds or number <= after:
                 continue
             try:
                 found.append(self._read(number))
@@ -363,6 +365,12 @@ class Directory:
             return Manifest(**content)
         except (tf.errors.OpError, ValueError, KeyError, TypeError) as error:
             raise DamagedError(f"{path} cannot be read: {error}") from error
+
+
+def reader_of(prefix: str) -> Any:
+    """Opens a bundle; reads nothing of its values."""
+    # `load_checkpoint` would take a prefix for a folder in some file systems.
+    return tf.compat.v1.train.NewCheckpointReader(prefix)
 
 
 def _await_files(paths: Sequence[str]) -> list[str]:

@@ -23,7 +23,12 @@ from absl import logging
 from tf_syncrep.python.base.arguments import check_count, check_positive
 from tf_syncrep.python.base.request import Request
 from tf_syncrep.python.checkpoint.contents import Contents
-from tf_syncrep.python.checkpoint.directory import DamagedError, Directory, Manifest
+from tf_syncrep.python.checkpoint.directory import (
+    DamagedError,
+    Directory,
+    Manifest,
+    reader_of,
+)
 
 # The entries of a checkpoint's state for tables whose rows are found by keys, and for
 # what a warm start asks.
@@ -428,12 +433,6 @@ class Engine:
         self._calls.assign(
             (copy, original.read_value()) for original, copy in contents.copies
         )
-
-
-def reader_of(prefix: str) -> Any:
-    """Opens a bundle; reads nothing of its values."""
-    # `load_checkpoint` would take a prefix for a folder in some file systems.
-    return tf.compat.v1.train.NewCheckpointReader(prefix)
 
 
 def _judged(manifest: Manifest, prefix: str, ruined: str | None) -> Manifest:

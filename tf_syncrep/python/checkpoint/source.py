@@ -13,8 +13,13 @@ import tensorflow as tf
 from absl import logging
 
 from tf_syncrep.python.checkpoint.contents import Contents, Share
-from tf_syncrep.python.checkpoint.directory import DamagedError, Directory, Manifest
-from tf_syncrep.python.checkpoint.engine import KEYED, NOTES, reader_of, shapes_of
+from tf_syncrep.python.checkpoint.directory import (
+    DamagedError,
+    Directory,
+    Manifest,
+    reader_of,
+)
+from tf_syncrep.python.checkpoint.engine import KEYED, NOTES, shapes_of
 from tf_syncrep.python.ops import checkpoint_ops
 
 # A checkpoint of TensorFlow's has it if its names are paths of attributes.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import math
 import os
 import threading
 import time
@@ -14,7 +16,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_syncrep.python.base.arguments import check_positive
-from tf_syncrep.python.checkpoint.directory import Manifest
+from tf_syncrep.python.checkpoint.directory import Manifest, reader_of
 from tf_syncrep.python.serving.publications import (
     APPLY,
     BASE,
@@ -24,7 +26,6 @@ from tf_syncrep.python.serving.publications import (
     changes,
     has_delta,
     is_whole,
-    reader_of,
 )
 from tf_syncrep.python.serving.shared_lock import SharedLock
 
@@ -32,7 +33,10 @@ __all__ = ["Follower"]
 
 # How often to say again that something goes on being wrong.
 _SAY_SECS = 60.0
-_SERVE = "serving_default"
+# How long not to try again to load a SavedModel whose files seemed whole.
+_RELOAD_SECS = 60.0
+# The signature that predicts.
+SERVE = "serving_default"
 _BUNDLE = ("variables", "variables")  # in a SavedModel
 
 
@@ -104,12 +108,16 @@ class Follower:
             "apply_secs": 0.0,
         }
         self._said: dict[str, float] = {}
+        # When publications that failed may be tried again, by their tokens.
+        self._not_before: dict[str, float] = {}
         self._changed = threading.Condition()
         self._is_closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="follower", daemon=True)
         self._thread.start()
+        # Python must not end while the thread is in TensorFlow.
+        atexit.register(self.close)
 
-    def __call__(self, **inputs: Any) -> dict[str, tf.Tensor]:
+    def __call__(self, /, **inputs: Any) -> dict[str, tf.Tensor]:
         """Predicts by one version of the model.
 
         Args:
@@ -124,7 +132,7 @@ class Follower:
             tf.errors.OpError: the model refuses the inputs.
         """
         with self.reading() as model:
-            signature = model.signatures[_SERVE]
+            signature = model.signatures[SERVE]
             specs = signature.structured_input_signature[1]
             if set(specs) != set(inputs):
                 raise ValueError(
@@ -213,25 +221,35 @@ class Follower:
 
         Raises:
             TimeoutError: the time was over before.
+            RuntimeError: the follower was closed before.
 
         Example:
         ```python
         follower.wait(secs=60)
         ```
         """
+        closed = self._is_closed.is_set
         with self._changed:
-            if not self._changed.wait_for(lambda: self.version >= version, secs):
-                raise TimeoutError(
-                    f"{self._folder.path} has had no publication from {version} on for "
-                    f"{secs:g} s; {self.version} is served"
-                )
-        return self.version
+            self._changed.wait_for(lambda: self.version >= version or closed(), secs)
+            if (found := self.version) >= version:
+                return found
+        if closed():
+            raise RuntimeError(
+                f"The follower of {self._folder.path} was closed; {found} is served"
+            )
+        raise TimeoutError(
+            f"{self._folder.path} has had no publication from {version} on for "
+            f"{secs:g} s; {found} is served"
+        )
 
     def close(self) -> None:
         """Ends following; the present version goes on serving."""
-        self._is_closed.set()
+        with self._changed:
+            self._is_closed.set()
+            self._changed.notify_all()
         if threading.current_thread() is not self._thread:
             self._thread.join()
+        atexit.unregister(self.close)
 
     def __enter__(self) -> Follower:
         return self
@@ -250,28 +268,26 @@ class Follower:
 
     def _follow(self) -> None:
         """Goes as far as the publications in the folder lead."""
-        manifests = self._folder.manifests(self._fail)
-        if not manifests:
-            if self._manifest is not None:
-                self._fail("%s has no publications any more.", self._folder.path)
+        newer = self._folder.after(self._manifest, self._fail)
+        if newer is None:
+            self._fail("%s has no publications any more.", self._folder.path)
             return
-        for group in _groups(_successors(self._manifest, manifests)):
-            if self._is_closed.is_set() or not self._try(self._apply, group):
+        for group in _groups(_successors(self._manifest, newer)):
+            if not self._try(self._apply, group):
                 break
-        for manifest in reversed([x for x in self._newer(manifests) if is_whole(x)]):
-            if self._is_closed.is_set() or self._try(self._load, [manifest]):
+            newer = [x for x in newer if x.number > group[-1].number]
+        for manifest in reversed([x for x in newer if is_whole(x)]):
+            if self._try(self._load, [manifest]):
+                newer = [x for x in newer if x.number > manifest.number]
                 break
-        self._numbers["lag"] = len(self._newer(manifests))
-
-    def _newer(self, manifests: list[Manifest]) -> list[Manifest]:
-        """Returns the publications that are newer than the present one."""
-        present = self._manifest
-        if present is None or _was_replaced(present, self._folder, manifests):
-            return manifests
-        return [x for x in manifests if x.number > present.number]
+        self._numbers["lag"] = len(newer)
 
     def _try(self, function: Callable[[list[Manifest]], None], group: Any) -> bool:
+        """Returns whether publications were applied or loaded."""
         number = group[-1].number
+        not_before = self._not_before.get(group[-1].token, -math.inf)
+        if self._is_closed.is_set() or time.monotonic() < not_before:
+            return False
         try:
             function(group)
         # What a damaged file makes TensorFlow raise depends on where it is damaged.
@@ -290,8 +306,10 @@ class Follower:
         (manifest,) = group
         self._folder.check_files(manifest)
         folder = self._folder.full(manifest.number)
+        self._not_before[manifest.token] = time.monotonic() + _RELOAD_SECS
         model = tf.saved_model.load(folder)
         _warm_up(model, manifest, reader_of(os.path.join(folder, *_BUNDLE)))
+        del self._not_before[manifest.token]
         if self._manifest is not None:
             logging.warning(
                 "Publication %d of %s is loaded anew: no publications lead there from "
@@ -302,8 +320,7 @@ class Follower:
             )
         with self._lock.alone():
             self._model = model
-            self._note(manifest)
-        self._numbers["fulls"] += 1
+            self._note(manifest, fulls=1)
 
     def _apply(self, group: list[Manifest]) -> None:
         """Applies publications, of which only the last one is served."""
@@ -322,12 +339,11 @@ class Follower:
             except BaseException:
                 # Nobody may see what is half of a version.
                 self._model = self._manifest = None
+                self._not_before[group[-1].token] = math.inf
                 raise
-            self._note(group[-1])
-        self._numbers["apply_secs"] = time.monotonic() - begin
-        self._numbers["deltas"] += len(group)
-        self._numbers["rows"] += rows
-        self._numbers["bytes"] += sum(sum(x.files.values()) for x in group)
+            self._numbers["apply_secs"] = time.monotonic() - begin
+            size = sum(sum(x.files.values()) for x in group)
+            self._note(group[-1], deltas=len(group), rows=rows, bytes=size)
 
     def _read(
         self, manifest: Manifest, base: int, specs: dict[str, tf.TensorSpec]
@@ -345,7 +361,10 @@ class Follower:
             given[argument] = reader.get_tensor(name)
         return _with_empty(given, specs)
 
-    def _note(self, manifest: Manifest) -> None:
+    def _note(self, manifest: Manifest, **more: int) -> None:
+        """Notes the version that is served, and what was done for it."""
+        for name, count in more.items():
+            self._numbers[name] += count
         with self._changed:
             self._manifest = manifest
             self._changed.notify_all()
@@ -358,8 +377,11 @@ class Follower:
             # What is not said again is forgotten.
             self._said = {x: t for x, t in self._said.items() if now - t < _SAY_SECS}
             self._said[text] = now
-            served = self.version
-            logging.warning("%s Publication %d goes on serving.", text, served)
+            version = self.version
+            serving = (
+                f"Publication {version} goes on serving" if version else "None serves"
+            )
+            logging.warning("%s %s.", text, serving)
 
 
 def _with_empty(
@@ -400,17 +422,6 @@ def _groups(manifests: list[Manifest]) -> Iterator[list[Manifest]]:
         if manifest.not_finite is None:
             yield group
             group = []
-
-
-def _was_replaced(
-    present: Manifest, folder: Publications, manifests: list[Manifest]
-) -> bool:
-    """Returns whether other publications are where the present one was."""
-    read = {x.number: x.token for x in manifests}
-    if present.number in read:
-        return read[present.number] != present.token
-    # Where it cannot be read, it is damaged, and still the present one.
-    return not tf.io.gfile.exists(f"{folder.prefix(present.number)}.json")
 
 
 def _tensor(spec: tf.TensorSpec, value: Any) -> tf.Tensor:

@@ -77,6 +77,27 @@ class Publications(Directory):
         """Returns the folder of the SavedModel of a full publication."""
         return os.path.join(self.path, str(number))
 
+    def after(
+        self, present: Manifest | None, say: Callable[..., Any]
+    ) -> list[Manifest] | None:
+        """Returns the publications that are newer than one, the newest last.
+
+        Those are all if others have taken its place. None: there is none any more, nor
+        the present one. Of older ones nothing is read. `say`: logs what is damaged.
+        """
+        if present is None:
+            return self.manifests(say)
+        if not self._was_replaced(present):
+            return self.manifests(say, after=present.number)
+        return self.manifests(say) or None
+
+    def _was_replaced(self, present: Manifest) -> bool:
+        try:
+            return self._read(present.number).token != present.token
+        except DamagedError:
+            # It is still the present one, unless it is gone.
+            return not tf.io.gfile.exists(f"{self.prefix(present.number)}.json")
+
     def commit(self, manifest: Manifest) -> Manifest:
         """Makes a publication of the files under its prefix, and of its SavedModel."""
         # It builds on no more than the one before.
@@ -216,12 +237,6 @@ def changes(reader: Any, rows: Rows) -> Iterator[dict[str, np.ndarray]]:
                 KEYS: keys[is_used],
                 TOMBSTONES: places[~is_used],
             }
-
-
-def reader_of(prefix: str) -> Any:
-    """Returns TensorFlow's reader of a bundle."""
-    # `load_checkpoint` would take a prefix for a folder in some file systems.
-    return tf.compat.v1.train.NewCheckpointReader(prefix)
 
 
 def _checksum(path: str) -> int:

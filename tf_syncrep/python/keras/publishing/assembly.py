@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tf_syncrep.python.checkpoint.directory import reader_of
 from tf_syncrep.python.embedding.served_tables import (
     PublishedDenseTable,
     PublishedTable,
 )
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.publishing.served_model import ServedModel
-from tf_syncrep.python.serving.publications import Rows, chunks_of, reader_of
+from tf_syncrep.python.serving.publications import Rows, chunks_of
 
 _BLOCK_BYTES = 32 * 2**20
 

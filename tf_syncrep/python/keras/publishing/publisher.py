@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import os
 import sys
@@ -281,14 +282,14 @@ class Publisher(tf.keras.callbacks.Callback):
     def _complete(self, manifest: Manifest) -> Manifest:
         """Adds the SavedModel to what has changed, if this publication has one."""
         number, full = manifest.number, self._full
-        has_full = True
         if manifest.is_full:
+            has_full = True
             self._assemble(number, self._folder.prefix(number))
             self._folder.discard_rows(number)
-        elif full is not None:
-            has_full = self._try_to_assemble(number, full)
         else:
-            has_full = False
+            has_full = full is not None and self._try_to_assemble(number, full)
+        if has_full or full is not None:
+            self._delete_raw(full)
         self._since_full = 0 if has_full else self._since_full + 1
         served: Any = self._served
         state = {**manifest.state, "full": has_full, **served.describe()}
@@ -299,11 +300,22 @@ class Publisher(tf.keras.callbacks.Callback):
         try:
             raw = full.result().wait().number
             self._assemble(number, self._raw.prefix(raw))
-            self._raw.delete_files(raw)
         except (OSError, RuntimeError, tf.errors.OpError) as error:
             logging.error("Publication %d has no SavedModel: %s", number, error)
             return False
         return True
+
+    def _delete_raw(self, full: Any) -> None:
+        """Deletes rows of which a SavedModel was made, or was to be made.
+
+        A training that was killed may have left some, too.
+        """
+        with contextlib.suppress(Exception):  # They are deleted the next time.
+            if full is not None and full.exception() is None:
+                full.result().wait_until_over()
+            for manifest in self._raw.manifests():
+                self._raw.delete_files(manifest.number)
+            self._raw.delete_leftovers()
 
     def _assemble(self, number: int, prefix: str) -> None:
         assert self._served is not None

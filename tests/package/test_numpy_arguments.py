@@ -294,6 +294,7 @@ def work_queue(num_readers, resume, **options):
     rpc_layer="grpc",
     inter_op_threads=2,
     intra_op_threads=1,
+    gpus_per_worker=0,
 )
 def launch_options(**options):
     pathlib.Path("train.py").touch()

@@ -289,6 +289,13 @@ def _add_launch_arguments(parser: argparse.ArgumentParser) -> None:
     _add_allow(parser)
     _add_rpc_layer(parser)
     _add_threads(parser)
+    parser.add_argument(
+        "--gpus-per-worker",
+        type=int,
+        metavar="N",
+        help="how many of this machine's GPUs each worker has for itself; the other "
+        "tasks see none (default: one, which workers share if there are fewer)",
+    )
     _add_script(parser)
 
 

@@ -7,11 +7,13 @@ import threading
 from collections.abc import Sequence
 from typing import Any, TypeGuard
 
-from tf_syncrep.python.distribute import allow, script, threads, wire
+from tf_syncrep.python.distribute import allow, gpus, script, threads, wire
 from tf_syncrep.python.distribute.errors import UsageError
 
 WORKER_FAILURE_POLICIES = ("continue", "restart", "stop")
 PS_FAILURE_POLICIES = ("restart", "stop")
+# Numbers that are None where nothing is asked for.
+_OPTIONAL_NUMBERS = ("inter_op_threads", "intra_op_threads", "gpus_per_worker")
 MAX_SECS = threading.TIMEOUT_MAX  # Python waits no longer; some 292 years
 
 
@@ -79,6 +81,10 @@ class LaunchOptions:
             None leaves it to the environment, to `serve` and to TensorFlow.
         intra_op_threads: how many threads an op may use; None leaves it to the
             environment, and without it workers share this machine's cores.
+        gpus_per_worker: how many of this machine's GPUs each worker has for itself (and
+            the chief, if it is one of the workers); the other tasks see none. None is
+            for one, which several workers share if there are fewer. What counts are
+            those in CUDA_VISIBLE_DEVICES, or those that nvidia-smi lists.
 
     Example:
     ```python
@@ -107,6 +113,7 @@ class LaunchOptions:
     rpc_layer: str | None = None
     inter_op_threads: int | None = None
     intra_op_threads: int | None = None
+    gpus_per_worker: int | None = None
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -120,10 +127,10 @@ class LaunchOptions:
             ("max_restarts", 0),
             ("inter_op_threads", threads.MIN_INTER_OP_THREADS),
             ("intra_op_threads", 1),
+            ("gpus_per_worker", 0),
         ):
             value = getattr(self, argument)
-            # None leaves threads to the environment.
-            if value is not None or not argument.endswith("_threads"):
+            if value is not None or argument not in _OPTIONAL_NUMBERS:
                 holds = _is_whole(value) and value >= least
                 self._check(argument, holds, f"be a whole number of at least {least}")
         for argument, value, allowed in (
@@ -145,6 +152,7 @@ class LaunchOptions:
                 "is for scripts that run on workers or on all: the coordinator is the "
                 "chief",
             )
+        self._check_gpus()
         num_tasks = self.has_chief + self.num_workers + self.num_ps
         is_room = _is_whole(self.base_port) and 0 <= self.base_port <= 65536 - num_tasks
         self._check(
@@ -163,6 +171,19 @@ class LaunchOptions:
             allow.check(self.allow)
         except UsageError as error:
             raise LaunchError("", str(error)) from None
+
+    def _check_gpus(self) -> None:
+        """Raises an error if the machine has fewer GPUs than are asked for."""
+        if self.gpus_per_worker:
+            num_gpus = len(gpus.of_machine())
+            jobs = script.computing_jobs(self.run_script_on)
+            num_tasks = self.num_workers + (self.has_chief and "chief" in jobs)
+            most = num_gpus // num_tasks
+            rule = (
+                f"be at most {most}: this machine has {num_gpus} GPUs "
+                f"(by {gpus.VISIBLE_VARIABLE} or nvidia-smi) for {num_tasks} tasks"
+            )
+            self._check("gpus_per_worker", self.gpus_per_worker <= most, rule)
 
     def _check(self, argument: str, holds: bool, rule: str) -> None:
         """Raises an error if a rule does not hold for an argument."""

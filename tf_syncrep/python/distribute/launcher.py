@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from tf_syncrep.python.distribute import (
+    gpus,
     local_cluster,
     script,
     supervision,
@@ -192,6 +193,12 @@ class _Run:
         self._tasks = {task.name: task for task in tasks}
         self._scripts = [task.name for task in tasks if task.task_type in jobs]
         self._servers = [task.name for task in tasks if task.task_type not in jobs]
+        compute = script.computing_jobs(options.run_script_on)
+        self._gpus = gpus.shares(
+            gpus.of_machine(),
+            [task.name for task in tasks if task.task_type in compute],
+            options.gpus_per_worker,
+        )
         # The tasks for which the run waits. A PS that runs the script serves for ever.
         self._awaited = self._to_be_awaited()
         self._leader = self._awaited[0]
@@ -311,6 +318,8 @@ class _Run:
         if serves:
             command = script.server_command(allowed)
         environ = local_cluster.environment(task, allowed=allowed, serves=serves)
+        if self._gpus:
+            environ[gpus.VISIBLE_VARIABLE] = self._gpus.get(name, "")
         environ[wire.VARIABLE] = self._options.rpc_layer or wire.asked_for(environ)
         environ[GRACE_VARIABLE] = f"{self._options.grace_secs:g}"
         environ = threads.environment(

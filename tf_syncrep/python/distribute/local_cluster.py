@@ -33,7 +33,7 @@ def environment(
     environ = dict(os.environ if base is None else base)
     # Each line appears when it is written, and not after 8 KB.
     environ.setdefault("PYTHONUNBUFFERED", "1")
-    # All tasks share the machine's GPUs, if there are any.
+    # Tasks may share a GPU.
     environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     # TensorFlow's information hides what the script prints; of a server only errors
     # are wanted.

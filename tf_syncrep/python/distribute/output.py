@@ -47,6 +47,9 @@ _UNREMOVED_FUNCTION_END = re.compile(
 # A line that is no part of it: another line of the log, or Python's.
 _OTHERS = re.compile(_LOG + rb"|Traceback \(")
 
+# Where CUDA_VISIBLE_DEVICES is empty, as in tasks that are to use no GPU.
+_NO_GPU = re.compile(_LOG + rb".*\] failed call to cuInit: .*CUDA_ERROR_NO_DEVICE")
+
 # An error of another task is repeated, escaped, below the message: once for each task
 # through which it has come.
 _REPEATED_MESSAGE = re.compile(
@@ -177,6 +180,9 @@ class LogFilter:
             self._is_within = _UNREMOVED_FUNCTION_END.match(line) is None
             return True
         self._is_within = False
-        if _UNIMPLEMENTED_RELEASE.match(line) or _REPEATED_MESSAGE.match(line):
+        if any(
+            pattern.match(line)
+            for pattern in (_UNIMPLEMENTED_RELEASE, _REPEATED_MESSAGE, _NO_GPU)
+        ):
             return True
         return self._early_is_unwanted and _EARLY_LOG.match(line) is not None

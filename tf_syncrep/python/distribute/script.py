@@ -14,6 +14,12 @@ SCRIPT_JOBS = {
     "all": ("chief", "worker", "ps"),
 }
 
+
+def computing_jobs(run_script_on: str) -> tuple[str, ...]:
+    """Returns the jobs whose tasks compute: a chief does unless it coordinates."""
+    return ("worker",) if run_script_on == "coordinator" else ("chief", "worker")
+
+
 # Runs this very package in a child. The path of the parent's copy is last on the module
 # path. The current folder, which `-c` puts first unless PYTHONSAFEPATH is set, is
 # removed, since it may contain a folder with the package's name.

@@ -90,9 +90,8 @@ def test_any_task_is_stopped_or_killed_and_training_ends(
 
 
 def test_another_cluster_begins_warm_and_trains_on_as_if_it_were_one(tmp_path):
-    """With more servers, and tables in more parts; no step begins before it is warm."""
-    half, optimizer = _LAST_STEP // 2, lambda: tfs.train.AdamAsyncOptimizer(0.01)
-    told = ""
+    """With more servers; no replica makes a step before it is warm."""
+    half, parts, told = _LAST_STEP // 2, 2, ""
     for number, num_ps, more in (
         (1, 2, {}),
         (2, 3, {"warm_start": str(tmp_path / "1"), "first_step": half}),
@@ -104,7 +103,7 @@ def test_another_cluster_begins_warm_and_trains_on_as_if_it_were_one(tmp_path):
             directory=str(tmp_path / str(number)),
             last_step=number * half,
             use_resource=True,
-            parts=num_ps,
+            parts=parts,
             sync=True,
             items=_ITEMS,
             **more,
@@ -113,12 +112,14 @@ def test_another_cluster_begins_warm_and_trains_on_as_if_it_were_one(tmp_path):
             for worker in range(2):
                 replicas.start(worker)
             for worker in replicas.tasks.names("worker"):
-                told = replicas.tasks.output(worker)
-                assert replicas.tasks.wait(worker) == 0, told
+                status = replicas.tasks.wait(worker)
+                assert status == 0, replicas.tasks.output(worker)
             told = replicas.tasks.output("worker-0")
     assert "Warm start from" in told
     result = programs.result_in(told)
-    alone = v1_checkpoint_models.trained_alone(optimizer, [_LAST_STEP], True, 3)
+    alone = v1_checkpoint_models.trained_alone(
+        lambda: tfs.train.AdamAsyncOptimizer(0.01), [_LAST_STEP], True, parts
+    )
     for name, expected in alone[_LAST_STEP].items():
         found = np.array(result[name], expected.dtype)
         np.testing.assert_array_equal(found, expected, err_msg=name)

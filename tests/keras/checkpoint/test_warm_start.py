@@ -23,6 +23,7 @@ from warm_models import (
 import tf_syncrep as tfs
 from tf_syncrep.python.checkpoint import function_calls
 from tf_syncrep.python.checkpoint.directory import DamagedError
+from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.checkpoint.contents import contents_of
 
 GROWS = tfs.keras.Dynamic(50)
@@ -159,10 +160,11 @@ OPTIMIZERS = {
     },
     "LionOfMine": all_optimizers.LionOfMine,
     "SyncReplicas": lambda: tfs.keras.SyncReplicas(tfs.keras.AdamAsync(), 1),
-    "LossScale": lambda: tf.keras.optimizers.LossScaleOptimizer(
-        tf.keras.optimizers.Adam()
-    ),
 }
+if compat.IS_KERAS_3:
+    OPTIMIZERS["LossScale"] = lambda: tf.keras.optimizers.LossScaleOptimizer(
+        tf.keras.optimizers.Adam()
+    )
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -188,7 +190,7 @@ def test_all_of_an_optimizer_is_taken(name, tmp_path, monkeypatch):
 
 def test_slots_that_no_optimizer_has_are_not_used(tmp_path):
     saved(train(make({"user": 10})), tmp_path)
-    new = make({"user": 10}, tf.keras.optimizers.SGD(0.1))
+    new = make({"user": 10}, tfs.keras.SGD(0.1))
     report = tfs.keras.warm_start(new, tmp_path)
     for name in ("tables/user", "variables/top/kernel"):
         assert report[name].status == "taken"

@@ -57,6 +57,8 @@ class FileNames:
             self._names |= {id(x): name for name, x in share.wholes.items()}
             for group in share.without_keyed().groups:
                 self._names[id(group.variables[0])] = group.pieces[0].names[0]
+        for table in contents.keyed_tables:
+            self._names |= {id(x.variables[0]): table.name for x in table.parts}
 
     def __call__(self, way: Sequence[Step], key: str) -> str:
         """Returns the name of a variable by its number, or its table's name."""
@@ -80,6 +82,8 @@ class FileNames:
         for step in inner:
             found = _within(found, step.place)
         names = [self._names.get(id(compat.native(x))) for x in _variables_of(found)]
+        if key == ONLY:
+            names = [*filter(None, names)]
         number = int(key) if key.isdigit() else 0
         name = names[number] if number < len(names) else None
         if name is None or (new != old and not name.startswith(f"{new}/")):

@@ -59,6 +59,24 @@ def test_weights_are_taken_from_files_of_keras(
     assert report.of("not used") == ["optimizer"]
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("here", ["bfloat16", "float32"])
+def test_tables_in_other_dtypes_are_taken_from_files_of_keras(dtype, here, tmp_path):
+    sizes = {"user": 10, "item": GROWS}
+    old = train(make(sizes, dtype=dtype))
+    old.save_weights(tmp_path / "old.weights.h5")
+    new = make(sizes, dtype=here)
+    report = tfs.keras.warm_start(new, tmp_path / "old.weights.h5")
+    after, there = tables_of(new), tables_of(old)
+    for name in ("tables/user", "tables/item"):
+        assert (f"{dtype} became {here}" in report[name].note) == (dtype != here)
+        pairs = [(after[name], there[name])]
+        if isinstance(there[name], dict):
+            pairs = [(after[name][key], row) for key, row in there[name].items()]
+        for found, expected in pairs:
+            np.testing.assert_array_equal(found, tf.cast(expected, here).numpy())
+
+
 def test_layers_are_renamed_in_files_of_keras(tmp_path):
     old = make({"user": 10})
     old.save_weights(tmp_path / "old.weights.h5")

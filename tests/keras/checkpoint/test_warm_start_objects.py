@@ -107,8 +107,9 @@ def test_names_that_two_variables_have_are_not_used(tmp_path):
     assert len([x for x in report.of("not used") if x.startswith("variables/")]) >= 10
 
 
-def test_tables_among_others_are_refused(tmp_path):
-    path = written(make({"user": 10}), tmp_path)
+@pytest.mark.parametrize("size", [10, tfs.keras.Dynamic(10)])
+def test_tables_among_others_are_refused(size, tmp_path):
+    path = written(make({"user": size}), tmp_path)
     for source in (path, tmp_path):
         with pytest.raises(ValueError, match=r"tables of a DistributedEmbedding"):
             tfs.keras.warm_start(make({"user": 10}), source)

@@ -29,6 +29,8 @@ from tf_syncrep.python.keras.tables.stacked_tables import chunks, write_rows
 
 ENDINGS = (".weights.h5", ".keras")
 _WEIGHTS = "model.weights.h5"
+# HDF5 does not know bfloat16.
+_OPAQUE = np.dtype("V2")
 
 
 class FileSource(Source):
@@ -79,7 +81,8 @@ class FileSource(Source):
     def whole(self, name: str) -> tuple[tuple[int, ...], tf.DType]:
         """Returns the shape and dtype of a variable."""
         array = self._arrays[name]
-        return tuple(array.shape), tf.as_dtype(array.dtype)
+        dtype = tf.bfloat16 if array.dtype == _OPAQUE else tf.as_dtype(array.dtype)
+        return tuple(array.shape), dtype
 
     def _row(self, name: str) -> list[Any]:
         """Returns the dtype and the shape of a row."""
@@ -153,9 +156,11 @@ class FileSource(Source):
 
     def _read(self, name: str, index: Any) -> np.ndarray:
         try:
-            return np.asarray(self._arrays[name][index])
+            values = np.asarray(self._arrays[name][index])
         except (OSError, zipfile.BadZipFile) as error:
             raise DamagedError(f"{name}: {error}") from error
+        is_opaque = values.dtype == _OPAQUE
+        return values.view(tf.bfloat16.as_numpy_dtype) if is_opaque else values
 
 
 def _of_rows(name: str) -> tuple[str, str, str]:

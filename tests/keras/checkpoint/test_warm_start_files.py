@@ -134,10 +134,13 @@ def functional():
 
 
 class Subclassed(tf.keras.Model):
-    """Layers in attributes and in a list."""
+    """Layers in attributes and in a list, and a variable of its own."""
 
     def __init__(self):
         super().__init__()
+        self.shift = self.add_weight(
+            name="shift", shape=[WIDTH], initializer="random_normal"
+        )
         self.ids = tfs.keras.Embedding(10, WIDTH, name="ids", shards=2)
         self.block, self.many = Block(), [layers.Dense(WIDTH), layers.Dense(WIDTH)]
 
@@ -145,7 +148,7 @@ class Subclassed(tf.keras.Model):
         x = self.block(self.ids(inputs))
         for layer in self.many:
             x = layer(x)
-        return x
+        return x + self.shift
 
 
 @pytest.mark.parametrize("build", [functional, Subclassed])

@@ -64,6 +64,8 @@ class FileNames:
         """Returns the name of a variable by its number, or its table's name."""
         if not key.isdigit() and (key != ONLY or f"tables/{key}" in self._tables):
             return f"tables/{key}"
+        if not way:  # It is the model's own.
+            return self._name(self._model, key) or f"variables/{key}"
         is_listed = way[0].place in LAYERS and len(way) > 1
         outermost, *inner = way[1:] if is_listed else way
         layer = outermost.name or outermost.place
@@ -81,14 +83,20 @@ class FileNames:
             found = self._by_place.get(outermost.place)
         for step in inner:
             found = _within(found, step.place)
-        names = [self._names.get(id(compat.native(x))) for x in _variables_of(found)]
-        if key == ONLY:
-            names = [*filter(None, names)]
-        number = int(key) if key.isdigit() else 0
-        name = names[number] if number < len(names) else None
+        name = self._name(found, key)
         if name is None or (new != old and not name.startswith(f"{new}/")):
             return "/".join([old, *(x.place for x in inner), key])
         return name if new == old else old + name.removeprefix(new)
+
+    def _name(self, layer: Any, key: str) -> str | None:
+        """Returns the name of a variable of a layer; None if it has none there."""
+        if not isinstance(layer, tf.keras.layers.Layer):
+            return None
+        own = map(compat.native, trainer.own_variables(layer))
+        names = [self._names.get(id(variable)) for variable in own]
+        if key == ONLY:
+            return next(filter(None, names), None)
+        return names[int(key)] if int(key) < len(names) else None
 
 
 def _names_of(listed: Sequence[Step]) -> dict[str, str]:
@@ -123,8 +131,3 @@ def _numbered(layers: Iterable[Any]) -> dict[str, Any]:
         found[f"{stem}_{counts[stem]}" if counts[stem] else stem] = layer
         counts[stem] += 1
     return found
-
-
-def _variables_of(layer: Any) -> list[Any]:
-    is_layer = isinstance(layer, tf.keras.layers.Layer)
-    return trainer.own_variables(layer) if is_layer else []

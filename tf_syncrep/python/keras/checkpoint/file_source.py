@@ -174,7 +174,7 @@ def _arrays_in(file: Any, name_of: FileNames) -> dict[str, Any]:
 
     def visit(path: str, group: Any) -> None:
         *parts, last = path.split("/")
-        if last != "vars" or not parts or parts[0] in ("optimizer", "metrics"):
+        if last != "vars" or {*parts[:1]} & {"optimizer", "metrics"}:
             return
         way = [
             Step(part, _name_in(file, [*parts[: i + 1], last]))

@@ -373,6 +373,16 @@ def reader_of(prefix: str) -> Any:
     return tf.compat.v1.train.NewCheckpointReader(prefix)
 
 
+def value_of(reader: Any, name: str) -> Any:
+    """Reads a value of a bundle; raises DamagedError if that cannot be."""
+    try:
+        return reader.get_tensor(name)
+    # A reader raises an IndexError if a file is too short, and a nameless OpError for
+    # nearly all else.
+    except (IndexError, tf.errors.OpError) as error:
+        raise DamagedError(f"{name} cannot be read: {error}") from error
+
+
 def _await_files(paths: Sequence[str]) -> list[str]:
     """Waits a while for files of other tasks; returns those that did not appear."""
     deadline = time.monotonic() + _TRIAL_SECS

@@ -61,7 +61,7 @@ class FitNotice(Notice):
     def begin(self) -> None:
         """Listens for a SIGTERM to this process, or to a parameter server."""
         super().begin()
-        targets: list[Callable[[], None]] = [self._watch]
+        targets: list[Callable[[], Any]] = [self._watch]
         if self._checkpoints and self._strategy is not None:
             for number, function in enumerate(_functions_of(self._strategy)):
                 targets.append(functools.partial(self._await, function, True))

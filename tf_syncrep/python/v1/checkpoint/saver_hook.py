@@ -185,7 +185,6 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         """Restores the newest checkpoint, or waits until the chief has restored it."""
-        self._listen(coord)
         if self._is_chief:
             self._restore(session)
         else:
@@ -197,6 +196,7 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
             with said_waits.said(lambda: line):
                 while not (coord.should_stop() or self._is_marked(session)):
                     coord.wait_for_stop(_ASK_SECS)
+        self._listen(coord)
 
     def before_run(self, run_context: Any) -> Any:
         """Asks for the global step."""
@@ -232,6 +232,8 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         """Writes a last checkpoint, of the end of the training."""
         if self._is_chief:
             self._end_training(session)
+            if self._notice is not None and self._notice.is_given:
+                self._notice.say_next(self._directory)
         self._is_over.set()
         if self._notice is not None:
             self._notice.end()
@@ -289,7 +291,7 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
             self._calls.cancel()
         if manifest is not None:
             self._run.progress.end(manifest.state["global_step"])
-        else:
+        elif is_tried:
             self._run.end_without_last()
 
     def _is_saving(self) -> bool:

@@ -5,7 +5,6 @@ import itertools
 import os
 import pathlib
 import re
-import resource
 import shutil
 import threading
 import uuid
@@ -13,6 +12,7 @@ import uuid
 import numpy as np
 import pytest
 import tensorflow as tf
+from full_disks import full_disk
 from waiting import until
 
 from tf_syncrep.python.checkpoint import directory
@@ -157,17 +157,6 @@ def test_task_that_writes_to_another_folder_is_named(tmp_path, monkeypatch):
         of.check_writable(state.contents)
     save(of, state)
     of.check_writable(state.contents)  # training goes on as it did
-
-
-@contextlib.contextmanager
-def full_disk():
-    """Files of this process cannot grow beyond a page."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_full_disk_is_an_error_and_leaves_the_last_one(tmp_path):

@@ -254,6 +254,20 @@ def test_what_changed_is_all_that_is_written(tmp_path):
     assert saving.bytes_written <= 4 * row_bytes + 8 + 2 * 4 + 2 * 4
 
 
+def test_next_one_holds_the_changes_if_the_moment_of_one_never_came(tmp_path):
+    state, of = State(), engine(tmp_path, full_every=10)
+    save(of, state)
+    state.train()
+
+    def never(function):
+        raise tf.errors.CancelledError(None, None, "training has ended")
+
+    with pytest.raises(tf.errors.CancelledError):
+        of.begin(state.contents, dict, never)
+    assert not save(of, state).is_full
+    assert_equal(restored(tmp_path)[1], state.read())
+
+
 @pytest.mark.parametrize("name", ["weight", "tables/t"])
 def test_one_that_is_not_finite_is_kept_beside_the_last_good_ones(
     tmp_path, caplog, name

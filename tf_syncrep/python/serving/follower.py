@@ -400,8 +400,10 @@ def _warm_up(model: Any, manifest: Manifest, reader: Any) -> None:
     """Applies no change: the first call of a signature takes far longer than others."""
     apply_delta = model.signatures[APPLY]
     given: dict[str, Any] = dict.fromkeys((BASE, VERSION), manifest.number)
-    for argument in manifest.state["dense"].values():
-        given[argument] = reader.get_tensor(f"{argument}/.ATTRIBUTES/VARIABLE_VALUE")
+    for name, argument in manifest.state["dense"].items():
+        own = f"{argument}/.ATTRIBUTES/VARIABLE_VALUE"
+        # In the SavedModel of a v1 graph variables have their own names.
+        given[argument] = reader.get_tensor(own if reader.has_tensor(own) else name)
     apply_delta(**_with_empty(given, apply_delta.structured_input_signature[1]))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import gc
 import math
 import os
 import threading
@@ -331,8 +330,6 @@ class Follower:
         with self._lock.alone():
             self._model = model
             self._note(manifest, fulls=1)
-        # What a model consists of refers to itself, and would stay for long.
-        gc.collect()
 
     def _apply(self, group: list[Manifest]) -> None:
         """Applies publications, of which only the last one is served."""

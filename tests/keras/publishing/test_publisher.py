@@ -11,7 +11,6 @@ import published_models as models
 import pytest
 import tensorflow as tf
 from full_disks import full_disk
-from waiting import in_thread
 
 import tf_syncrep as tfs
 from tf_syncrep.python.checkpoint.directory import Directory, Manifest, reader_of

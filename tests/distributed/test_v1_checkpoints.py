@@ -15,6 +15,8 @@ import v1_checkpoint_models
 import v1_published
 from sync_replicas_cluster import ReplicaCluster
 
+import tf_syncrep as tfs
+
 pytestmark = pytest.mark.ci
 
 _PROGRAM = pathlib.Path(__file__).with_name("v1_checkpoint_program.py")

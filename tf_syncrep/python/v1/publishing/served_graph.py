@@ -157,11 +157,11 @@ def _variables_by_name() -> dict[str, list[Any]]:
     return found
 
 
-def _kind(parts: Sequence[Any]) -> tuple[str, list[int | None]]:
+def _kind(parts: Sequence[Any]) -> tuple[str, list[int]]:
     """Returns the dtype and the shape of a variable that may be in parts."""
     part = part_of(parts[0])
-    shape = parts[0].shape.as_list() if part is None else list(part.full_shape)
-    return parts[0].dtype.base_dtype.name, shape
+    shape = parts[0].shape.as_list() if part is None else part.full_shape
+    return parts[0].dtype.base_dtype.name, [int(size) for size in shape]
 
 
 def _inputs_and_outputs(found: Any) -> tuple[Any, Any]:

@@ -82,7 +82,7 @@ class Directory:
     """A folder of checkpoints, to which one training at a time writes."""
 
     #: What the names of the files begin with.
-    stem = "ckpt"
+    stem: str = "ckpt"
 
     def __init__(self, path: str | os.PathLike[str], name: str = "directory"):
         """Refers to a folder, which need not exist; `name` is the argument's."""
@@ -91,7 +91,7 @@ class Directory:
             raise ValueError(
                 f"`{name}` must be the path of a folder. Received: {name}={path!r}"
             )
-        self.path = os.fsdecode(path)
+        self.path: str = os.fsdecode(path)
         if "://" not in self.path:
             # Programs change their working directory, and tasks have their own.
             self.path = os.path.abspath(self.path)

@@ -282,8 +282,11 @@ class Engine:
                 base = None
                 moment(at_moment)
         except BaseException:
-            with contextlib.suppress(Exception):
-                self._calls.cancel()
+            if begun:
+                with contextlib.suppress(Exception):
+                    self._calls.cancel()
+            else:  # The moment has not come, and tasks know of nothing.
+                self._base = base
             directory.delete_leftovers(number)
             raise
         chain = (*(base.chain if base else ()), number)

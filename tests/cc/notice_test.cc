@@ -55,7 +55,7 @@ void WaitForTheEnd() {
 
 // Sends it again, so late that it is not taken for the same.
 void TerminateAgain() {
-  sleep(2);
+  sleep(6);
   Terminate();
 }
 

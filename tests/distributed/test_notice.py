@@ -168,11 +168,11 @@ def test_a_signal_to_all_processes_at_once_is_one(tmp_path):
 
 @pytest.mark.slow
 def test_a_second_signal_ends_at_once(tmp_path):
-    with launch(tmp_path, "hangs") as launched:
+    with launch(tmp_path, "--grace", 60, "hangs") as launched:
         sent = terminate(launched, "chief", HANGS_AT)
         chief = pid_of(launched, "chief")
         # So late that it is not taken for the same.
-        waiting.until(lambda: time.monotonic() - sent > 1.5)
+        waiting.until(lambda: time.monotonic() - sent > 5.5)
         os.kill(chief, signal.SIGTERM)
         assert launched.wait_for_all() == TO_BE_CONTINUED
         assert "goes on from" not in launched.output

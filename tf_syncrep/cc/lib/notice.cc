@@ -27,8 +27,8 @@ constexpr std::chrono::seconds kGap(2);
 constexpr std::chrono::seconds kMostWork(10);
 // For how long after a SIGTERM another one is the same: `timeout`, some
 // schedulers and whoever passes signals on send it to a process and to its
-// group.
-constexpr Clock::duration kRepeated = std::chrono::seconds(1);
+// group. It takes a while where all processes of a machine are to end.
+constexpr Clock::duration kRepeated = std::chrono::seconds(5);
 
 // What the handler uses; all else is out of its reach.
 std::atomic<pid_t> owner{0};

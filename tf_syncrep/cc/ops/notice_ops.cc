@@ -16,7 +16,7 @@ REGISTER_OP("Syncrep>AwaitNotice")
 Waits until the process of its task has notice, that is, was sent SIGTERM.
 
 While an op waits until the end, the process does not do what it does at a SIGTERM, unless
-there is a second one, after more than a second. It does that when no op waits any more.
+there is a second one, after five seconds. It does that when no op waits any more.
 The op fails as Cancelled if its step is cancelled, or if the process can have no thread
 to wait with. A process that ignores SIGTERM has no notice.
 

@@ -36,7 +36,7 @@ _PROBE_INTERVAL_SECS = 0.1
 _STOP_SECS = 5.0
 # For how long after a SIGTERM another one is the same: `timeout` and some schedulers
 # send it to this process and to its group, or to all processes.
-_REPEATED_SECS = 1.0
+_REPEATED_SECS = 5.0
 _REAP_INTERVAL_SECS = 5.0
 # Tasks that write nothing for this long may be waiting for ever.
 _SILENCE_SECS = 30.0

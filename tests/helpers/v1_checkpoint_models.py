@@ -31,8 +31,13 @@ def _variables(use_resource, parts):
 
 
 def serve(parts=None):
-    """Builds what serves: it looks rows up, and returns them and the bias."""
-    table, bias = _variables(None, parts)
+    """Builds what serves: it looks rows up, and returns them and the bias.
+
+    Other than in training the bias is in parts, too.
+    """
+    partitioner = tf.fixed_size_partitioner(parts) if parts else None
+    with tf.variable_scope("", partitioner=partitioner):
+        table, bias = _variables(None, parts)
     ids = tf.placeholder(tf.int64, [None])
     rows = tf.nn.embedding_lookup(table, ids, partition_strategy="div")
     return {"ids": ids}, {"rows": rows, "bias": tf.identity(bias)}

@@ -114,14 +114,11 @@ class ServedGraph:
         )
         given = {name: _placeholder(tf.int64, []) for name in (BASE, VERSION)}
         for rows in self._tables:
-            part = served[rows.name][0]
+            dtype, shape = _kind(served[rows.name])
             given[rows.argument_of(PLACES)] = _placeholder(tf.int64, [None])
-            given[rows.argument_of(VECTORS)] = _placeholder(
-                part.dtype.base_dtype, [None, *part.shape.as_list()[1:]]
-            )
+            given[rows.argument_of(VECTORS)] = _placeholder(dtype, [None, *shape[1:]])
         for name, argument in self._dense.items():
-            (variable,) = served[name]
-            given[argument] = _placeholder(variable.dtype.base_dtype, variable.shape)
+            given[argument] = _placeholder(*_kind(served[name]))
         num_rows = tf.constant(0, tf.int64)
         with tf.control_dependencies([refuse_other_base(version, given[BASE])]):
             done = [version.assign(given[VERSION], read_value=False)]
@@ -132,8 +129,7 @@ class ServedGraph:
                 num_rows += tf.size(places, tf.int64)
                 done += [_set_rows(x, places, vectors) for x in served[rows.name]]
             for name, argument in self._dense.items():
-                (variable,) = served[name]
-                done.append(variable.assign(given[argument], read_value=False))
+                done += [_set_all(x, given[argument]) for x in served[name]]
         with tf.control_dependencies(done):
             outputs = {
                 VERSION: tf.identity(given[VERSION]),
@@ -200,12 +196,21 @@ def _check(
 def _set_rows(variable: Any, places: tf.Tensor, vectors: tf.Tensor) -> Any:
     """Sets those of some rows of a table that a variable has."""
     if (part := part_of(variable)) is not None:
-        places -= part.var_offset[0]
-        is_own = (places >= 0) & (places < part.var_shape[0])
+        begin, size = list(part.var_offset), list(part.var_shape)
+        places -= begin[0]
+        is_own = (places >= 0) & (places < size[0])
         places, vectors = (tf.boolean_mask(x, is_own) for x in (places, vectors))
+        vectors = tf.slice(vectors, [0, *begin[1:]], [-1, *size[1:]])
     return tf.raw_ops.ResourceScatterUpdate(
         resource=variable.handle, indices=places, updates=vectors
     )
+
+
+def _set_all(variable: Any, value: tf.Tensor) -> Any:
+    """Sets a variable to what it has of a value."""
+    if (part := part_of(variable)) is not None:
+        value = tf.slice(value, list(part.var_offset), list(part.var_shape))
+    return variable.assign(value, read_value=False)
 
 
 def _saved_model_of(signatures: Mapping[str, tuple[Any, Any]]) -> bytes:

@@ -5,7 +5,6 @@ import itertools
 import os
 import pathlib
 import re
-import resource
 import shutil
 import threading
 import uuid
@@ -13,6 +12,7 @@ import uuid
 import numpy as np
 import pytest
 import tensorflow as tf
+from full_disks import full_disk
 from waiting import until
 
 from tf_syncrep.python.checkpoint import directory
@@ -159,17 +159,6 @@ def test_task_that_writes_to_another_folder_is_named(tmp_path, monkeypatch):
     of.check_writable(state.contents)  # training goes on as it did
 
 
-@contextlib.contextmanager
-def full_disk():
-    """Files of this process cannot grow beyond a page."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def test_full_disk_is_an_error_and_leaves_the_last_one(tmp_path):
     of, state = engine(tmp_path, full_every=2), State(value=1.0)
     save(of, state)
@@ -263,6 +252,20 @@ def test_what_changed_is_all_that_is_written(tmp_path):
     assert saving.rows_written == 4
     row_bytes = 2 * WIDTH * 4 + 8
     assert saving.bytes_written <= 4 * row_bytes + 8 + 2 * 4 + 2 * 4
+
+
+def test_next_one_holds_the_changes_if_the_moment_of_one_never_came(tmp_path):
+    state, of = State(), engine(tmp_path, full_every=10)
+    save(of, state)
+    state.train()
+
+    def never(function):
+        raise tf.errors.CancelledError(None, None, "training has ended")
+
+    with pytest.raises(tf.errors.CancelledError):
+        of.begin(state.contents, dict, never)
+    assert not save(of, state).is_full
+    assert_equal(restored(tmp_path)[1], state.read())
 
 
 @pytest.mark.parametrize("name", ["weight", "tables/t"])

@@ -1,6 +1,7 @@
 """Tasks of v1 trainings are stopped and killed, and go on.
 
-After a kill that is from the last checkpoint, exactly if training is synchronous.
+After a kill that is from the last checkpoint, exactly if training is synchronous, and
+so is what is published.
 """
 
 import pathlib
@@ -8,11 +9,11 @@ import re
 
 import numpy as np
 import programs
+import published_models
 import pytest
 import v1_checkpoint_models
+import v1_published
 from sync_replicas_cluster import ReplicaCluster
-
-import tf_syncrep as tfs
 
 pytestmark = pytest.mark.ci
 
@@ -46,7 +47,8 @@ def test_any_task_is_stopped_or_killed_and_training_ends(
         sync=sync,
         items=_ITEMS,
     )
-    with replicas:
+    published = tmp_path / "published"
+    with replicas, v1_published.Recorded(published) as recorded:
         cluster = replicas.tasks
         for worker in range(2):
             replicas.start(worker)
@@ -73,12 +75,11 @@ def test_any_task_is_stopped_or_killed_and_training_ends(
             assert cluster.wait(worker) == 0, cluster.output(worker)
         told = {name: cluster.output(name) for name in cluster.names("worker")}
         result = programs.result_in(told["worker-0"])
+        recorded.wait(published_models.manifests(published)[-1].number)
     if sync:
+        assert recorded.assert_right(parts) == _LAST_STEP
         undisturbed = v1_checkpoint_models.trained_alone(
-            lambda: tfs.train.AdamAsyncOptimizer(0.01),
-            [_LAST_STEP],
-            use_resource,
-            parts,
+            v1_published.adam, [_LAST_STEP], use_resource, parts
         )
         for name, expected in undisturbed[_LAST_STEP].items():
             found = np.array(result[name], expected.dtype)

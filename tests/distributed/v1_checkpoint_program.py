@@ -1,4 +1,4 @@
-"""One replica of a v1 training with checkpoints and a work queue, for the tests.
+"""One replica of a v1 training that saves, publishes and has a queue, for the tests.
 
 Run it as a task of TF_CONFIG with JSON arguments, which are those of `main` by name.
 The gradient is a function of the global step, so that all replicas give the same. It
@@ -69,7 +69,15 @@ def main(directory, last_step, use_resource, parts, sync, items):
         full_every=3,
         work_queues={"items": queue},
     )
-    hooks += [hook, Tell(hook, directory), tf.train.StopAtStepHook(last_step=last_step)]
+    publisher = tfs.train.PublisherHook(
+        f"{directory}/published",
+        lambda: v1_checkpoint_models.serve(parts),
+        every_n_steps=3,
+        is_chief=worker.is_chief,
+        full_every=5,
+    )
+    hooks += [hook, publisher, Tell(hook, directory)]
+    hooks.append(tf.train.StopAtStepHook(last_step=last_step))
     with tf.train.MonitoredSession(worker.session_creator(), hooks) as session:
         print("begun", flush=True)
         while not session.should_stop():

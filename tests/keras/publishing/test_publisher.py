@@ -1,5 +1,6 @@
 """Publications of a model that is trained in one process."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -9,10 +10,12 @@ import numpy as np
 import published_models as models
 import pytest
 import tensorflow as tf
+from full_disks import full_disk
 
 import tf_syncrep as tfs
 from tf_syncrep.python.checkpoint.directory import Directory, Manifest, reader_of
 from tf_syncrep.python.keras.publishing import publisher as publisher_module
+from tf_syncrep.python.serving.publication_writer import PublicationWriter
 from tf_syncrep.python.serving.publications import (
     Publications,
     Rows,
@@ -160,6 +163,35 @@ def test_rows_of_a_savedmodel_that_was_not_made_are_deleted(tmp_path, monkeypatc
     assert [x.name for x in raw.iterdir()] == ["others"]
 
 
+# Bytes that a file may have: for nothing, for some files of a delta, for a delta alone.
+@pytest.mark.parametrize("most", [0, 700, 2000, 20_000])
+def test_a_full_disk_leaves_the_last_one_whole(tmp_path, most):
+    model, draw = models.make(Dynamic(models.SIZE)), np.random.default_rng(0)
+    publisher = tfs.keras.Publisher(tmp_path, model=model, full_every=3)
+    with models.Recorded(tmp_path, models.probe()) as recorded:
+        wanted, failures = {}, []
+        for is_full_disk in (False, True, True, True, False, False):
+            models.train(model, draw)
+            prediction = model(models.probe()).numpy()
+            try:
+                with full_disk(most) if is_full_disk else contextlib.nullcontext():
+                    number = publisher.publish().manifest.number
+            except (OSError, tf.errors.OpError) as error:
+                failures.append(error)
+            else:
+                wanted[number] = prediction
+                recorded.wait(number)
+            last = models.manifests(tmp_path)[-1]
+            assert last.number == max(wanted)
+            np.testing.assert_array_equal(recorded.predict(), wanted[last.number])
+        assert (len(failures) < 3) == (most == 20_000), failures
+        assert recorded.follower.numbers()["failures"] == 0
+    with models.Recorded(tmp_path, models.probe()) as late:
+        late.wait(max(wanted))
+        np.testing.assert_array_equal(late.predict(), wanted[max(wanted)])
+    assert not list(tmp_path.glob("*.writing"))
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("kind", ["fixed", "growing"])
 def test_vectors_are_served_in_half_of_the_memory(tmp_path, dtype, kind):
@@ -191,6 +223,23 @@ def test_fit_publishes_when_it_is_due_and_at_its_end(tmp_path):
     with models.Recorded(tmp_path, models.probe()) as recorded:
         recorded.wait(4)
         np.testing.assert_array_equal(recorded.predict(), model(models.probe()).numpy())
+
+
+def test_a_folder_that_fails_is_not_asked_at_each_step(tmp_path, monkeypatch, caplog):
+    asked = []
+
+    def fail(*_):
+        asked.append(publisher._position.step)
+        raise TimeoutError("no answer")
+
+    model = models.make()
+    publisher = tfs.keras.Publisher(tmp_path, every_n_steps=4)
+    monkeypatch.setattr(PublicationWriter, "begin", fail)
+    batch, targets = models.batch(np.random.default_rng(0))
+    data = tf.data.Dataset.from_tensors((batch, targets)).repeat(10)
+    model.fit(data, verbose=0, callbacks=[publisher])
+    assert asked == [1, 5, 9, 10]
+    assert "The end of this training is in no publication: 0 of 4" in caplog.text
 
 
 def test_a_checkpoint_and_a_publication_know_nothing_of_each_other(tmp_path):

@@ -281,8 +281,11 @@ class Engine:
                 base = None
                 moment(at_moment)
         except BaseException:
-            with contextlib.suppress(Exception):
-                self._calls.cancel()
+            if begun:
+                with contextlib.suppress(Exception):
+                    self._calls.cancel()
+            else:  # The moment has not come, and tasks know of nothing.
+                self._base = base
             directory.delete_leftovers(number)
             raise
         chain = (*(base.chain if base else ()), number)
@@ -313,7 +316,10 @@ class Engine:
         try:
             not_finite = self._await_tasks(saving)
             prefix = self.directory.prefix(manifest.number)
-            self._calls.merge(prefixes, prefix)
+            # A task may have nothing to write. TensorFlow would count it in the index
+            # as one with a file, and then look for files of other names.
+            written = [x for x in prefixes if shapes_of(x)]
+            self._calls.merge(written or prefixes[:1], prefix)
             ruined = (x for x in weights if x in not_finite)
             manifest = _judged(manifest, prefix, next(ruined, None))
             saving.manifest = self.directory.commit(manifest)

@@ -235,6 +235,20 @@ class PublishedGrowingTable(PublishedTable, _KeyedTable):
             tf.cond(needed > rows, longer, lambda: tf.constant(False))
 
 
+def refuse_other_base(version: tf.Variable, base: tf.Tensor) -> Any:
+    """Returns an op that fails if a model is not of the publication `base`."""
+    own = version.read_value()
+    return tf.raw_ops.Assert(
+        condition=tf.equal(own, base),
+        data=[
+            "`base` must be the publication that this model is of. Received:",
+            base,
+            "where the model is of",
+            own,
+        ],
+    )
+
+
 def variable_rows(variable: tf.Variable) -> tf.Tensor:
     """Returns how many rows a variable has now, without reading it."""
     return tf.raw_ops.VariableShape(input=variable.handle, out_type=tf.int64)[0]

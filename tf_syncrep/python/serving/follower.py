@@ -401,9 +401,17 @@ def _apply_tombstones(
         changed=lambda rows: [
             {TOMBSTONES: x} for name, x in tombstones.items() if name == rows.name
         ],
-        dense=lambda name, argument: getattr(model, argument).numpy(),
+        dense=lambda name, argument: _value(model, name, argument),
     )
     model.signatures[APPLY](**_tensors(given))
+
+
+def _value(model: Any, name: str, argument: str) -> np.ndarray:
+    """Returns the value of a variable, by its name in files and by its argument."""
+    variable = getattr(model, argument, None)
+    if variable is None:  # In the SavedModel of a v1 graph it has its own name.
+        (variable,) = (x for x in model.variables if x.name == f"{name}:0")
+    return variable.numpy()
 
 
 def _tensors(delta: Mapping[str, np.ndarray]) -> dict[str, tf.Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import re
 import zlib
@@ -219,6 +220,21 @@ class Publications(Directory):
         """Deletes the rows of a publication whose SavedModel has all of them."""
         for name in super().files_of(number):
             self._delete(os.path.join(self.path, name))
+
+
+def new_argument(name: str, taken: set[str]) -> str:
+    """Returns an argument of `apply_delta` for a name in files, and notes it as taken.
+
+    No other one has its name, nor those of a table's arguments that begin with it.
+    """
+    stem = found = re.sub(r"\W", "_", name)
+    for number in itertools.count(2):
+        names = {found, *(f"{found}_{x}" for x in (PLACES, VECTORS, KEYS, TOMBSTONES))}
+        if taken.isdisjoint(names):
+            break
+        found = f"{stem}_{number}"
+    taken |= names
+    return found
 
 
 def is_data(name: str) -> bool:

@@ -21,11 +21,18 @@ from tf_syncrep.python.embedding.served_tables import (
     PublishedDenseTable,
     PublishedGrowingTable,
     PublishedTable,
+    refuse_other_base,
 )
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.tables.stacked_tables import StackedTables, tables_with
-from tf_syncrep.python.serving.publications import APPLY, BASE, VERSION, Rows
+from tf_syncrep.python.serving.publications import (
+    APPLY,
+    BASE,
+    VERSION,
+    Rows,
+    new_argument,
+)
 
 __all__ = ["ServedModel"]
 
@@ -117,7 +124,7 @@ class ServedModel:
     def _add_rows(self, name: str, module: PublishedTable, trained: tf.DType) -> None:
         rows = Rows(
             name,
-            self._argument(name),
+            new_argument(name, self._arguments),
             module.num_parts,
             isinstance(module, PublishedGrowingTable),
             module.row_shape,
@@ -141,20 +148,10 @@ class ServedModel:
                     own = tf.Variable(
                         tf.zeros(variable.shape, variable.dtype), trainable=False
                     )
-                argument = self._argument_of[name] = self._argument(name)
+                argument = self._argument_of[name] = new_argument(name, self._arguments)
                 setattr(self._root, argument, own)
                 self.dense[name] = own
                 self._places[id(variable.handle)] = own.handle
-
-    def _argument(self, name: str) -> str:
-        """Returns a name of an argument that no other one has, of one in files."""
-        stem = found = re.sub(r"\W", "_", name)
-        number = 1
-        while found in self._arguments:
-            number += 1
-            found = f"{stem}_{number}"
-        self._arguments.add(found)
-        return found
 
     def _with_own_variables(self, model: Any, traced: Any, structure: Any) -> Any:
         """Returns the traced function with the stand-ins in place of variables."""
@@ -200,17 +197,10 @@ class ServedModel:
             )
 
         def apply_delta(**given):
-            follows = tf.debugging.Assert(
-                tf.equal(self.version, given[BASE]),
-                [
-                    "`base` must be the publication that this model is of. Received:",
-                    given[BASE],
-                    "where the model is of",
-                    self.version.read_value(),
-                ],
-            )
             num_rows = []
-            with tf.control_dependencies([follows]):
+            with tf.control_dependencies(
+                [refuse_other_base(self.version, given[BASE])]
+            ):
                 for rows, module in self.rows:
                     own = {x: given[rows.argument_of(x)] for x in module.specs(tf.int8)}
                     num_rows.append(module.apply(own))

@@ -410,6 +410,24 @@ def test_bad_arguments_are_refused(tmp_path, options, message):
         Follower(**{"directory": tmp_path, **options})
 
 
+@pytest.mark.parametrize("training", ["fixed"], indirect=True)
+@pytest.mark.parametrize(
+    ("version", "message"),
+    [
+        (1, "version=1 .it is the first of a training: load its SavedModel"),
+        (3, "version=3 .*publication-3.index was changed"),
+        (9, "version=9 .*publication-9.json cannot be read"),
+        ("4", "is whole, and builds on another one. Received: version='4' "),
+    ],
+)
+def test_deltas_that_cannot_be_read_are_named(tmp_path, training, version, message):
+    publish(tmp_path, training.folder, 1, 2, 3)
+    change_a_byte(tmp_path / "publication-3.index")
+    assert tfs.serving.read_delta(tmp_path, 2)["base"] == 1
+    with pytest.raises(ValueError, match=message):
+        tfs.serving.read_delta(tmp_path, version)
+
+
 WITHOUT_LIBRARY = """
 import sys
 from tf_syncrep.serving import Follower

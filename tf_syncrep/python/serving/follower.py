@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import math
 import os
 import threading
@@ -401,17 +402,18 @@ def _apply_tombstones(
         changed=lambda rows: [
             {TOMBSTONES: x} for name, x in tombstones.items() if name == rows.name
         ],
-        dense=lambda name, argument: _value(model, name, argument),
+        dense=functools.partial(_dense_value, model),
     )
     model.signatures[APPLY](**_tensors(given))
 
 
-def _value(model: Any, name: str, argument: str) -> np.ndarray:
-    """Returns the value of a variable, by its name in files and by its argument."""
-    variable = getattr(model, argument, None)
-    if variable is None:  # In the SavedModel of a v1 graph it has its own name.
-        (variable,) = (x for x in model.variables if x.name == f"{name}:0")
-    return variable.numpy()
+def _dense_value(model: Any, name: str, argument: str) -> np.ndarray:
+    """Returns the value of a dense variable, by its name in files or its argument."""
+    if hasattr(model, argument):
+        return getattr(model, argument).numpy()
+    # In the SavedModel of a v1 graph variables have their names alone.
+    (value,) = (x.numpy() for x in model.variables if x.name == f"{name}:0")
+    return value
 
 
 def _tensors(delta: Mapping[str, np.ndarray]) -> dict[str, tf.Tensor]:

@@ -50,7 +50,7 @@ class ServedGraph:
             served = _variables_by_name()
             _check(graph, served, trained)
         self.contents, _ = contents_of([[v] for name in served for v in trained[name]])
-        self._describe(self.contents)
+        self._describe(self.contents, served)
         with graph.as_default():
             signatures = {
                 _saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY: (inputs, outputs),
@@ -92,17 +92,16 @@ class ServedGraph:
                 )
             session.run(merge)
 
-    def _describe(self, contents: Contents) -> None:
+    def _describe(
+        self, contents: Contents, served: Mapping[str, Sequence[Any]]
+    ) -> None:
         taken = {BASE, VERSION}
-        tables = {  # The parts of a table have one name.
-            piece.names[0]: group.variables[0]
-            for share in contents.shares
-            for group in share.groups
-            for piece in group.pieces
-        }
-        for name, part in tables.items():
-            argument, dtype = new_argument(name, taken), part.dtype.base_dtype.name
-            row_shape = part.shape.as_list()[1:]
+        names = [
+            x.names[0] for s in contents.shares for g in s.groups for x in g.pieces
+        ]
+        for name in dict.fromkeys(names):  # The parts of a table have one name.
+            dtype, (_, *row_shape) = _kind(served[name])
+            argument = new_argument(name, taken)
             self._tables.append(Rows(name, argument, 1, False, row_shape, dtype))
         for share in contents.shares:
             for name in share.wholes:
@@ -158,11 +157,11 @@ def _variables_by_name() -> dict[str, list[Any]]:
     return found
 
 
-def _kind(parts: Sequence[Any]) -> tuple[str, list[int | None]]:
+def _kind(parts: Sequence[Any]) -> tuple[str, list[int]]:
     """Returns the dtype and the shape of a variable that may be in parts."""
     part = part_of(parts[0])
-    shape = parts[0].shape.as_list() if part is None else list(part.full_shape)
-    return parts[0].dtype.base_dtype.name, shape
+    shape = parts[0].shape.as_list() if part is None else part.full_shape
+    return parts[0].dtype.base_dtype.name, [int(size) for size in shape]
 
 
 def _inputs_and_outputs(found: Any) -> tuple[Any, Any]:

@@ -60,6 +60,13 @@ def files_of(folder, version):
     return sorted(found, key=lambda path: path.suffix == ".json")
 
 
+def copy(path, folder):
+    """Copies a file or a folder, which is there as a whole or not at all."""
+    own = folder / f"copy of {path.name}"
+    (shutil.copytree if path.is_dir() else shutil.copy)(path, own)
+    own.rename(folder / path.name)
+
+
 def publish(folder, source, *versions, but=()):
     """Copies publications, as if they were published now.
 
@@ -68,10 +75,8 @@ def publish(folder, source, *versions, but=()):
     folder.mkdir(exist_ok=True)
     for version in versions:
         for path in files_of(source, version):
-            if path.name.endswith(but):
-                continue
-            copy = shutil.copytree if path.is_dir() else shutil.copy
-            copy(path, folder / path.name)
+            if not path.name.endswith(but):
+                copy(path, folder)
 
 
 def unpublish(folder, version):
@@ -266,7 +271,7 @@ def test_what_is_being_written_is_not_there_yet(
         seen = len(looks)
         until(lambda seen=seen: len(looks) > seen + 2)
         assert recorded.follower.version == last
-        shutil.copy(training.folder / f"publication-{version}.json", folder)
+        copy(training.folder / f"publication-{version}.json", folder)
         assert_serves(recorded, training, version)
     assert recorded.follower.numbers()["failures"] == 0
 

@@ -81,13 +81,13 @@ def _published(
     ) as cluster:
         tell = cluster.chief
         tell("publish")
+        request = _requests(rows)
         memory = _resident_bytes()
         with Follower(folder, on_version=note) as follower:
             follower.wait(secs=_DEADLINE_SECS)
             with follower.reading() as served:
                 inputs = served.signatures["serving_default"].structured_input_signature
             (name,) = inputs[1]
-            request = _requests(rows)
 
             def ask() -> None:
                 follower(**{name: request})

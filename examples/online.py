@@ -105,8 +105,8 @@ class Answers:
     def columns(self) -> dict[str, np.ndarray]:
         """Returns what was said of all ratings, in their order.
 
-        `<follower>` has the scores, and `<follower>_behind` how many ratings had come
-        that the version does not know.
+        `<follower>` has the scores, and `<follower>_behind` about how many ratings had
+        come that the version does not know.
         """
         names = self._said[0]
         found = {x: np.concatenate([said[x] for said in self._said]) for x in names}
@@ -287,7 +287,7 @@ def parse_options() -> argparse.Namespace:
     add("--data", type=pathlib.Path, help="a folder that has MovieLens-100K already")
     add("--first-day", type=positive, default=100, help="days that are trained at once")
     add("--days", type=positive, default=30, help="days that come as a stream")
-    add("--rate", type=float, default=50, help="ratings a second")
+    add("--rate", type=positive, default=50, help="ratings a second")
     add("--every-secs", type=float, default=0.2, help="how often to publish")
     add("--unused-for", type=positive, default=1500, help="batches until a row goes")
     add("--width", type=positive, default=16, help="elements of a vector")

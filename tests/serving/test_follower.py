@@ -60,6 +60,13 @@ def files_of(folder, version):
     return sorted(found, key=lambda path: path.suffix == ".json")
 
 
+def copy(path, folder):
+    """Copies a file or a folder, which is there as a whole or not at all."""
+    own = folder / f"copy of {path.name}"
+    (shutil.copytree if path.is_dir() else shutil.copy)(path, own)
+    own.rename(folder / path.name)
+
+
 def publish(folder, source, *versions, but=()):
     """Copies publications, as if they were published now.
 
@@ -68,10 +75,8 @@ def publish(folder, source, *versions, but=()):
     folder.mkdir(exist_ok=True)
     for version in versions:
         for path in files_of(source, version):
-            if path.name.endswith(but):
-                continue
-            copy = shutil.copytree if path.is_dir() else shutil.copy
-            copy(path, folder / path.name)
+            if not path.name.endswith(but):
+                copy(path, folder)
 
 
 def unpublish(folder, version):
@@ -266,7 +271,7 @@ def test_what_is_being_written_is_not_there_yet(
         seen = len(looks)
         until(lambda seen=seen: len(looks) > seen + 2)
         assert recorded.follower.version == last
-        shutil.copy(training.folder / f"publication-{version}.json", folder)
+        copy(training.folder / f"publication-{version}.json", folder)
         assert_serves(recorded, training, version)
     assert recorded.follower.numbers()["failures"] == 0
 
@@ -408,6 +413,24 @@ def test_bad_requests_are_refused(recorded, tmp_path, training, inputs, message)
 def test_bad_arguments_are_refused(tmp_path, options, message):
     with pytest.raises(ValueError, match=message):
         Follower(**{"directory": tmp_path, **options})
+
+
+@pytest.mark.parametrize("training", ["fixed"], indirect=True)
+@pytest.mark.parametrize(
+    ("version", "message"),
+    [
+        (1, "version=1 .it is the first of a training: load its SavedModel"),
+        (3, "version=3 .*publication-3.index was changed"),
+        (9, "version=9 .*publication-9.json cannot be read"),
+        ("4", "is whole, and builds on another one. Received: version='4' "),
+    ],
+)
+def test_deltas_that_cannot_be_read_are_named(tmp_path, training, version, message):
+    publish(tmp_path, training.folder, 1, 2, 3)
+    change_a_byte(tmp_path / "publication-3.index")
+    assert tfs.serving.read_delta(tmp_path, 2)["base"] == 1
+    with pytest.raises(ValueError, match=message):
+        tfs.serving.read_delta(tmp_path, version)
 
 
 WITHOUT_LIBRARY = """

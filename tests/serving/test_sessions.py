@@ -6,7 +6,6 @@ import pytest
 import tensorflow as tf
 
 import tf_syncrep as tfs
-from tf_syncrep.python.embedding.served_tables import PublishedTable
 
 v1 = tf.compat.v1
 GROWING = tfs.keras.Dynamic(models.SIZE, unused_for=2)
@@ -52,9 +51,3 @@ def test_it_predicts_and_is_updated(tmp_path, size, strings):
             np.testing.assert_array_equal(found, wanted[version])
     with pytest.raises(tf.errors.InvalidArgumentError, match="`base` must be"):
         session("apply_delta", tfs.serving.read_delta(tmp_path, 4))
-
-
-def test_a_table_without_changes_may_be_given_as_json_gives_it():
-    table = PublishedTable([4], tf.float32, 2)
-    none = {"places": tf.zeros([0], tf.int64), "vectors": tf.zeros([0])}
-    assert table.apply(none) == 0

@@ -110,18 +110,20 @@ class PublishedTable(tf.Module):
 
     def apply(self, given: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """Sets rows; returns how many."""
-        self._write(given["places"], {"vectors": given["vectors"]})
+        self._write(given["places"], {"vectors": self._rows_of(given)})
         return tf.size(given["places"], tf.int64)
+
+    def _rows_of(self, given: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """Returns the vectors that are given; if there are none, JSON has no width."""
+        shape = [tf.size(given["places"]), *self.row_shape]
+        return tf.cast(tf.reshape(given["vectors"], shape), self.vectors.dtype)
 
     def _write(self, places: tf.Tensor, rows: Mapping[str, tf.Tensor]) -> None:
         for name, values in rows.items():
-            variable = self.arrays[name]
-            # In JSON no vectors are [], which does not tell their width.
-            shape = tf.stack([tf.size(places), *variable.shape[2:]])
             tf.raw_ops.ResourceScatterNdUpdate(
-                ref=variable.handle,
+                ref=self.arrays[name].handle,
                 indices=self._at(places),
-                updates=tf.reshape(tf.cast(values, variable.dtype), shape),
+                updates=values,
             )
 
     def _at(self, places: tf.Tensor) -> tf.Tensor:
@@ -148,7 +150,7 @@ class PublishedDenseTable(PublishedTable):
         places = given["places"]
 
         def changed() -> tf.Tensor:
-            updates = tf.cast(given["vectors"], self.vectors.dtype)
+            updates = self._rows_of(given)
             self.vectors.assign(
                 tf.tensor_scatter_nd_update(self.vectors, places[:, None], updates)
             )
@@ -214,7 +216,7 @@ class PublishedGrowingTable(PublishedTable, _KeyedTable):
         is_there = tf.equal(self._places_of(had), changed)
         self.index.remove(tf.boolean_mask(had, is_there))
         self.index.insert(tf.boolean_mask(keys, is_new), new_places)
-        self._write(places, {"vectors": given["vectors"], "keys": keys})
+        self._write(places, {"vectors": self._rows_of(given), "keys": keys})
         return tf.size(places, tf.int64) + tf.size(tombstones, tf.int64)
 
     def _places_of(self, keys: tf.Tensor) -> tf.Tensor:

@@ -16,6 +16,7 @@ from tf_syncrep.python.v1.placement import (
     GreedyLoadBalancingStrategy,
     byte_size_load_fn,
 )
+from tf_syncrep.python.v1.publishing.publisher_hook import PublisherHook
 from tf_syncrep.python.v1.sync_replicas.optimizer import SyncReplicasOptimizer
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "GradientDescentOptimizer",
     "GreedyLoadBalancingStrategy",
     "MomentumOptimizer",
+    "PublisherHook",
     "SparseConditionalAccumulator",
     "SyncReplicasOptimizer",
     "byte_size_load_fn",

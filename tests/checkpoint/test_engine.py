@@ -5,7 +5,6 @@ import itertools
 import os
 import pathlib
 import re
-import resource
 import shutil
 import threading
 import uuid
@@ -13,6 +12,7 @@ import uuid
 import numpy as np
 import pytest
 import tensorflow as tf
+from full_disks import full_disk
 from waiting import until
 
 from tf_syncrep.python.checkpoint import directory
@@ -159,17 +159,6 @@ def test_task_that_writes_to_another_folder_is_named(tmp_path, monkeypatch):
     of.check_writable(state.contents)  # training goes on as it did
 
 
-@contextlib.contextmanager
-def full_disk():
-    """Files of this process cannot grow beyond a page."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def test_full_disk_is_an_error_and_leaves_the_last_one(tmp_path):
     of, state = engine(tmp_path, full_every=2), State(value=1.0)
     save(of, state)
@@ -265,6 +254,20 @@ def test_what_changed_is_all_that_is_written(tmp_path):
     assert saving.bytes_written <= 4 * row_bytes + 8 + 2 * 4 + 2 * 4
 
 
+def test_next_one_holds_the_changes_if_the_moment_of_one_never_came(tmp_path):
+    state, of = State(), engine(tmp_path, full_every=10)
+    save(of, state)
+    state.train()
+
+    def never(function):
+        raise tf.errors.CancelledError(None, None, "training has ended")
+
+    with pytest.raises(tf.errors.CancelledError):
+        of.begin(state.contents, dict, never)
+    assert not save(of, state).is_full
+    assert_equal(restored(tmp_path)[1], state.read())
+
+
 @pytest.mark.parametrize("name", ["weight", "tables/t"])
 def test_one_that_is_not_finite_is_kept_beside_the_last_good_ones(
     tmp_path, caplog, name
@@ -347,6 +350,17 @@ def test_damaged_one_is_named_and_the_one_before_restored(
     assert_equal(values, states[5])
     if (path / "ckpt-6.json").exists():  # otherwise there is none
         assert "ckpt-6" in caplog.text
+
+
+def test_a_value_that_the_coordinator_reads_may_be_damaged(written):
+    path, states = written
+    data = path / "ckpt-6.data-00000-of-00001"
+    content = bytearray(data.read_bytes())
+    content[content.index(np.float32(0.5**6).tobytes())] ^= 4  # a power
+    data.write_bytes(content)
+    manifest, values = restored(path)
+    assert manifest.number == 5
+    assert_equal(values, states[5])
 
 
 def test_all_that_need_a_damaged_one_are_passed_over(written):

@@ -1,6 +1,7 @@
 """Tasks of v1 trainings are stopped and killed, and go on.
 
-After a kill that is from the last checkpoint, exactly if training is synchronous.
+After a kill that is from the last checkpoint, exactly if training is synchronous, and
+so is what is published.
 """
 
 import pathlib
@@ -8,8 +9,10 @@ import re
 
 import numpy as np
 import programs
+import published_models
 import pytest
 import v1_checkpoint_models
+import v1_published
 from sync_replicas_cluster import ReplicaCluster
 
 import tf_syncrep as tfs
@@ -46,7 +49,8 @@ def test_any_task_is_stopped_or_killed_and_training_ends(
         sync=sync,
         items=_ITEMS,
     )
-    with replicas:
+    published = tmp_path / "published"
+    with replicas, v1_published.Recorded(published) as recorded:
         cluster = replicas.tasks
         for worker in range(2):
             replicas.start(worker)
@@ -73,12 +77,11 @@ def test_any_task_is_stopped_or_killed_and_training_ends(
             assert cluster.wait(worker) == 0, cluster.output(worker)
         told = {name: cluster.output(name) for name in cluster.names("worker")}
         result = programs.result_in(told["worker-0"])
+        recorded.wait(published_models.manifests(published)[-1].number)
     if sync:
+        assert recorded.assert_right(parts) == _LAST_STEP
         undisturbed = v1_checkpoint_models.trained_alone(
-            lambda: tfs.train.AdamAsyncOptimizer(0.01),
-            [_LAST_STEP],
-            use_resource,
-            parts,
+            v1_published.adam, [_LAST_STEP], use_resource, parts
         )
         for name, expected in undisturbed[_LAST_STEP].items():
             found = np.array(result[name], expected.dtype)
@@ -87,3 +90,39 @@ def test_any_task_is_stopped_or_killed_and_training_ends(
     assert 0 <= result["global_step"] - _LAST_STEP <= (0 if sync else 1)
     read = {int(x) for x in re.findall(r"^read (\d+)$", "\n".join(told.values()), re.M)}
     assert read == set(range(_ITEMS))
+
+
+def test_another_cluster_begins_warm_and_trains_on_as_if_it_were_one(tmp_path):
+    """With more servers; no replica makes a step before it is warm."""
+    half, parts, told = _LAST_STEP // 2, 2, ""
+    for number, num_ps, more in (
+        (1, 2, {}),
+        (2, 3, {"warm_start": str(tmp_path / "1"), "first_step": half}),
+    ):
+        replicas = ReplicaCluster(
+            _PROGRAM,
+            num_workers=2,
+            num_ps=num_ps,
+            directory=str(tmp_path / str(number)),
+            last_step=number * half,
+            use_resource=True,
+            parts=parts,
+            sync=True,
+            items=_ITEMS,
+            **more,
+        )
+        with replicas:
+            for worker in range(2):
+                replicas.start(worker)
+            for worker in replicas.tasks.names("worker"):
+                status = replicas.tasks.wait(worker)
+                assert status == 0, replicas.tasks.output(worker)
+            told = replicas.tasks.output("worker-0")
+    assert "Warm start from" in told
+    result = programs.result_in(told)
+    alone = v1_checkpoint_models.trained_alone(
+        lambda: tfs.train.AdamAsyncOptimizer(0.01), [_LAST_STEP], True, parts
+    )
+    for name, expected in alone[_LAST_STEP].items():
+        found = np.array(result[name], expected.dtype)
+        np.testing.assert_array_equal(found, expected, err_msg=name)

@@ -12,6 +12,14 @@ def loss(use_resource, parts=None):
     a synchronous training give the same gradient.
     """
     step = tf.train.get_or_create_global_step()
+    table, bias = _variables(use_resource, parts)
+    ids = tf.cast(tf.stack([step * 7, step * 7, step * 11]) % ROWS, tf.int64)
+    rows = tf.nn.embedding_lookup(table, ids)
+    scale = tf.cast(step + 1, tf.float32)
+    return tf.reduce_sum(rows**2) * scale + tf.reduce_sum((bias - scale) ** 2)
+
+
+def _variables(use_resource, parts):
     partitioner = tf.fixed_size_partitioner(parts) if parts else None
     with tf.variable_scope("", use_resource=use_resource):
         with tf.variable_scope("", partitioner=partitioner):
@@ -19,10 +27,15 @@ def loss(use_resource, parts=None):
                 "table", [ROWS, WIDTH], initializer=tf.ones_initializer()
             )
         bias = tf.get_variable("bias", [3, 2], initializer=tf.zeros_initializer())
-    ids = tf.cast(tf.stack([step * 7, step * 7, step * 11]) % ROWS, tf.int64)
-    rows = tf.nn.embedding_lookup(table, ids)
-    scale = tf.cast(step + 1, tf.float32)
-    return tf.reduce_sum(rows**2) * scale + tf.reduce_sum((bias - scale) ** 2)
+    return table, bias
+
+
+def serve(parts=None):
+    """Builds what serves: it looks rows up, and returns them and the bias."""
+    table, bias = _variables(None, parts)
+    ids = tf.placeholder(tf.int64, [None])
+    rows = tf.nn.embedding_lookup(table, ids, partition_strategy="div")
+    return {"ids": ids}, {"rows": rows, "bias": tf.identity(bias)}
 
 
 def trained_alone(optimizer, steps, use_resource, parts=None, scope=""):

@@ -227,6 +227,20 @@ def checkpoint(directory, work_queues, raise_at_end, **options):
     return callback.restore().state
 
 
+_OF_PUBLICATIONS = {"directory": "a", "max_bytes_per_sec": 0.5 * 2**30}
+
+
+@_case(
+    "keras.Publisher",
+    {"directory": "b", "every_secs": 60.0},
+    **_OF_PUBLICATIONS,
+    every_n_steps=1,
+)
+def publisher(**options):
+    made = tfs.keras.Publisher(model=_model(), **options)
+    return [made.publish(wait=True).manifest.state["full"] for _ in range(2)]
+
+
 @_case(
     "keras.warm_start",
     {
@@ -409,6 +423,27 @@ def v1_checkpoints(work_queues, **options):
         with tf.compat.v1.train.MonitoredSession(hooks=[hook]) as session:
             session.run(advance)
     return hook.saving.manifest.number > 0
+
+
+def _serve():
+    step = tf.compat.v1.get_variable("global_step", [], tf.int64)
+    return {"x": tf.compat.v1.placeholder(tf.int64)}, {"step": tf.identity(step)}
+
+
+@_case(
+    "train.PublisherHook",
+    {"directory": "b", "every_secs": 60.0},
+    **_OF_PUBLICATIONS,
+    every_n_steps=1,
+)
+def v1_publisher(**options):
+    with tf.Graph().as_default():
+        step = tf.compat.v1.train.get_or_create_global_step()
+        advance = tf.compat.v1.assign_add(step, 1)
+        hook = tfs.train.PublisherHook(serve=_serve, **options)
+        with tf.compat.v1.train.MonitoredSession(hooks=[hook]) as session:
+            session.run(advance)
+    return hook.publishing.manifest.state["dense"]
 
 
 @_case(

@@ -29,7 +29,7 @@ PYTHON_LAYERS = {
     "sync": {"ops", "base"},
     "embedding": {"ops"},
     "checkpoint": {"ops", "base"},
-    "v1": {"ops", "base", "sync", "embedding", "checkpoint"},
+    "v1": {"ops", "base", "sync", "embedding", "checkpoint", "serving"},
     "data": {"ops", "base"},
     "keras": {
         *("ops", "base", "sync", "embedding", "checkpoint", "data", "distribute"),

@@ -1,5 +1,6 @@
 """Publications of a model that is trained in one process."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -9,11 +10,12 @@ import numpy as np
 import published_models as models
 import pytest
 import tensorflow as tf
-from waiting import in_thread
+from full_disks import full_disk
 
 import tf_syncrep as tfs
 from tf_syncrep.python.checkpoint.directory import Directory, Manifest, reader_of
 from tf_syncrep.python.keras.publishing import publisher as publisher_module
+from tf_syncrep.python.serving.publication_writer import PublicationWriter
 from tf_syncrep.python.serving.publications import (
     Publications,
     Rows,
@@ -161,6 +163,35 @@ def test_rows_of_a_savedmodel_that_was_not_made_are_deleted(tmp_path, monkeypatc
     assert [x.name for x in raw.iterdir()] == ["others"]
 
 
+# Bytes that a file may have: for nothing, for some files of a delta, for a delta alone.
+@pytest.mark.parametrize("most", [0, 700, 2000, 20_000])
+def test_a_full_disk_leaves_the_last_one_whole(tmp_path, most):
+    model, draw = models.make(Dynamic(models.SIZE)), np.random.default_rng(0)
+    publisher = tfs.keras.Publisher(tmp_path, model=model, full_every=3)
+    with models.Recorded(tmp_path, models.probe()) as recorded:
+        wanted, failures = {}, []
+        for is_full_disk in (False, True, True, True, False, False):
+            models.train(model, draw)
+            prediction = model(models.probe()).numpy()
+            try:
+                with full_disk(most) if is_full_disk else contextlib.nullcontext():
+                    number = publisher.publish().manifest.number
+            except (OSError, tf.errors.OpError) as error:
+                failures.append(error)
+            else:
+                wanted[number] = prediction
+                recorded.wait(number)
+            last = models.manifests(tmp_path)[-1]
+            assert last.number == max(wanted)
+            np.testing.assert_array_equal(recorded.predict(), wanted[last.number])
+        assert (len(failures) < 3) == (most == 20_000), failures
+        assert recorded.follower.numbers()["failures"] == 0
+    with models.Recorded(tmp_path, models.probe()) as late:
+        late.wait(max(wanted))
+        np.testing.assert_array_equal(late.predict(), wanted[max(wanted)])
+    assert not list(tmp_path.glob("*.writing"))
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("kind", ["fixed", "growing"])
 def test_vectors_are_served_in_half_of_the_memory(tmp_path, dtype, kind):
@@ -192,6 +223,23 @@ def test_fit_publishes_when_it_is_due_and_at_its_end(tmp_path):
     with models.Recorded(tmp_path, models.probe()) as recorded:
         recorded.wait(4)
         np.testing.assert_array_equal(recorded.predict(), model(models.probe()).numpy())
+
+
+def test_a_folder_that_fails_is_not_asked_at_each_step(tmp_path, monkeypatch, caplog):
+    asked = []
+
+    def fail(*_):
+        asked.append(publisher._position.step)
+        raise TimeoutError("no answer")
+
+    model = models.make()
+    publisher = tfs.keras.Publisher(tmp_path, every_n_steps=4)
+    monkeypatch.setattr(PublicationWriter, "begin", fail)
+    batch, targets = models.batch(np.random.default_rng(0))
+    data = tf.data.Dataset.from_tensors((batch, targets)).repeat(10)
+    model.fit(data, verbose=0, callbacks=[publisher])
+    assert asked == [1, 5, 9, 10]
+    assert "The end of this training is in no publication: 0 of 4" in caplog.text
 
 
 def test_a_checkpoint_and_a_publication_know_nothing_of_each_other(tmp_path):
@@ -291,34 +339,6 @@ def test_a_model_that_uses_variables_of_no_layer_is_refused(tmp_path):
     assert not models.manifests(tmp_path)
 
 
-def test_requests_see_one_version(tmp_path):
-    wanted = {}
-    model, draw = models.make(Dynamic(models.SIZE)), np.random.default_rng(1)
-    publisher = tfs.keras.Publisher(tmp_path, model=model, full_every=4)
-    with Follower(tmp_path, poll_secs=0.001) as follower:
-        found, is_over = [], False
-
-        def ask():
-            while not is_over:
-                found.append(follower(**models.probe())["output_0"].numpy())
-
-        asking = []
-        for version in range(1, 16):
-            models.train(model, draw)
-            wanted[version] = model(models.probe()).numpy()
-            publisher.publish()
-            if not asking:
-                follower.wait(1, models.DEADLINE_SECS)
-                asking = [in_thread(ask) for _ in range(3)]
-        follower.wait(15, models.DEADLINE_SECS)
-        is_over = True
-        for call in asking:
-            call.result(models.DEADLINE_SECS)
-    known = {x.tobytes() for x in wanted.values()}
-    assert len(known) == 15
-    assert {x.tobytes() for x in found} <= known
-
-
 # TensorFlow alone: no tf_syncrep in sight.
 ONLY_TENSORFLOW = """
 import importlib.util, json, sys
@@ -349,15 +369,8 @@ print(json.dumps({
 def test_a_process_with_tensorflow_alone_applies_a_delta(tmp_path):
     folder = tmp_path / "published"
     wanted = models.published(folder, versions=2)
-    publications = Publications(folder)
-    last = publications.manifests()[-1]
-    reader = reader_of(publications.prefix(2))
-    (rows,) = (Rows(*x) for x in last.state["tables"])
-    (chunk,) = changes(reader, rows)
-    arrays = {f"d/{rows.argument_of(what)}": x for what, x in chunk.items()}
-    for name, argument in last.state["dense"].items():
-        arrays[f"d/{argument}"] = reader.get_tensor(name)
-    arrays |= {"d/base": np.int64(1), "d/version": np.int64(2)}
+    delta = tfs.serving.read_delta(folder, 2)
+    arrays = {f"d/{name}": x for name, x in delta.items()}
     arrays |= {f"p/{name}": x.numpy() for name, x in models.probe().items()}
     np.savez(tmp_path / "given.npz", **arrays)
     # `-P` and no PYTHONPATH: the package is found by neither.

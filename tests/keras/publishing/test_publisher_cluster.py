@@ -1,5 +1,8 @@
 """Publications of a training on a cluster, beside one that runs in one process."""
 
+import threading
+from unittest import mock
+
 import clusters
 import numpy as np
 import programs
@@ -9,6 +12,8 @@ import tensorflow as tf
 from keras_sync_replicas import make_strategy
 
 import tf_syncrep as tfs
+from tf_syncrep.python.checkpoint.directory import Directory
+from tf_syncrep.python.keras.publishing import publisher as publisher_module
 from tf_syncrep.python.serving.publications import has_delta, is_full
 
 pytestmark = pytest.mark.ci
@@ -31,19 +36,20 @@ def data(context):
 
 
 class NotTooFast(tf.keras.callbacks.Callback):
-    """Lets training wait for the publication that was begun some batches before."""
+    """Lets training wait for what was begun to be written some batches before."""
 
-    def __init__(self, publisher):
+    def __init__(self, publisher, checkpoint):
         super().__init__()
-        self._publisher = publisher
+        self._publisher, self._checkpoint = publisher, checkpoint
 
     def on_train_batch_end(self, batch, logs=None):
-        if batch % 3 == 2 and self._publisher.publishing is not None:
-            self._publisher.publishing.wait_until_over()
+        for saving in (self._publisher.publishing, self._checkpoint.saving):
+            if batch % 3 == 2 and saving is not None:
+                saving.wait_until_over()
 
 
 def trained(folder, kind, is_synchronous):
-    """Trains and publishes as the coordinator; returns what it predicts in the end."""
+    """Trains, publishes and saves as the coordinator; returns what it predicts then."""
     with make_strategy().scope():
         optimizer = tfs.keras.AdamAsync(0.05)
         if is_synchronous:
@@ -51,41 +57,53 @@ def trained(folder, kind, is_synchronous):
                 optimizer, WORKERS, WORKERS, spares=False
             )
         model = models.make(size_of(kind), optimizer=optimizer, is_normalized=False)
-    publisher = tfs.keras.Publisher(folder, every_n_steps=3, full_every=3, keep=99)
+    options = {"every_n_steps": 3, "full_every": 3, "keep": 99}
+    publisher = tfs.keras.Publisher(folder, **options)
+    checkpoint = tfs.keras.Checkpoint(f"{folder}/saved", **options)
     tfs.keras.fit(
         model,
         data,
         steps_per_epoch=STEPS,
         verbose=0,
-        callbacks=[publisher, NotTooFast(publisher)],
+        callbacks=[publisher, checkpoint, NotTooFast(publisher, checkpoint)],
     )
     return model(models.probe()).numpy().tolist()
 
 
-def train(folder, kind, is_synchronous=True):
+def train(folder, kind, is_synchronous=True, function=trained):
     with clusters.Cluster(WORKERS, SERVERS) as cluster:
         found = programs.call(
-            trained, str(folder), kind, is_synchronous, env=cluster.environment()
+            function, str(folder), kind, is_synchronous, env=cluster.environment()
         )
     return np.float32(found)
 
 
-class Twin:
-    """The same training in one process."""
+def after_each_update(kind):
+    """What the same training in one process predicts, by the number of updates."""
+    model, found = models.make(size_of(kind), is_normalized=False), {}
+    for updates in range(STEPS + 1):
+        found[updates] = model(models.probe()).numpy()
+        model.train_on_batch(*the_batch())
+    return found
 
-    def __init__(self, kind):
-        self._model = models.make(size_of(kind), is_normalized=False)
-        self._updates = 0
 
-    def predict_after(self, updates):
-        for _ in range(updates - self._updates):
-            self._model.train_on_batch(*the_batch())
-        self._updates = updates
-        return self._model(models.probe()).numpy()
+def assert_saved(folder, kind, wanted):
+    """Asserts that each checkpoint has what was predicted at its update."""
+    manifests = Directory(folder).manifests()
+    assert {x.is_full for x in manifests} == {True, False}
+    for manifest in manifests:
+        model = models.make(size_of(kind), is_normalized=False)
+        checkpoint = tfs.keras.Checkpoint(folder, model=model)
+        checkpoint._engine._restore(checkpoint._contents_of_model(), manifest)
+        np.testing.assert_array_equal(
+            model(models.probe()).numpy(), wanted[manifest.state["iterations"]]
+        )
 
 
 @pytest.mark.parametrize("kind", ["fixed", "growing"])
-def test_each_publication_is_of_one_moment(tmp_path, kind):
+def test_each_publication_and_each_checkpoint_beside_it_is_of_one_moment(
+    tmp_path, kind
+):
     with models.Recorded(tmp_path, models.probe()) as live:
         last = train(tmp_path, kind)
         manifests = models.manifests(tmp_path)
@@ -94,19 +112,19 @@ def test_each_publication_is_of_one_moment(tmp_path, kind):
     np.testing.assert_array_equal(live.predict(), last)
     assert sum(map(is_full, manifests)) > 1
     assert any(map(has_delta, manifests))
-    twin = Twin(kind)
+    wanted = after_each_update(kind)
     for version, updates in live.updates.items():
         np.testing.assert_array_equal(
-            live.predictions[version], twin.predict_after(updates), str(version)
+            live.predictions[version], wanted[updates], str(version)
         )
+    assert_saved(tmp_path / "saved", kind, wanted)
     # Each full publication is what the deltas before it lead to.
     for manifest in filter(is_full, manifests):
         model = tf.saved_model.load(f"{tmp_path}/{manifest.number}")
         found = model.signatures["serving_default"](**models.probe())["output_0"]
-        wanted = live.predictions.get(manifest.number)
-        if wanted is None:  # It was not there yet.
-            continue
-        np.testing.assert_array_equal(found, wanted, str(manifest.number))
+        np.testing.assert_array_equal(
+            found, wanted[manifest.state["iterations"]], str(manifest.number)
+        )
 
 
 @pytest.mark.parametrize("kind", ["fixed", "growing"])
@@ -117,4 +135,43 @@ def test_the_last_publication_is_the_end_of_an_asynchronous_training(tmp_path, k
         np.testing.assert_array_equal(live.predict(), last)
     with models.Recorded(tmp_path, models.probe()) as late:
         late.wait(models.manifests(tmp_path)[-1].number)
+        np.testing.assert_array_equal(late.predict(), last)
+
+
+def trained_beside_a_folder_that_hangs(folder, kind, is_synchronous):
+    """The folder answers when training has got further, or never if it does not."""
+    del is_synchronous
+    with make_strategy().scope():
+        model = models.make(size_of(kind), is_normalized=False)
+    publisher = tfs.keras.Publisher(folder, every_n_steps=3, full_every=2, keep=99)
+    assemble, answers, hung_at = publisher_module.assemble, threading.Event(), []
+
+    def hanging(*args):
+        hung_at.append(publisher._position.step)
+        assert answers.wait(clusters.DEADLINE_SECS)
+        assemble(*args)
+
+    class Answers(tf.keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if hung_at and batch > hung_at[0] + STEPS // 2:
+                answers.set()
+
+    with mock.patch.object(publisher_module, "assemble", hanging):
+        tfs.keras.fit(
+            model,
+            data,
+            steps_per_epoch=STEPS,
+            verbose=0,
+            callbacks=[publisher, Answers()],
+        )
+    return model(models.probe()).numpy().tolist()
+
+
+def test_training_goes_on_while_the_folder_hangs(tmp_path):
+    function = trained_beside_a_folder_that_hangs
+    last = train(tmp_path, "growing", function=function)
+    updates = [x.state["iterations"] for x in models.manifests(tmp_path)]
+    assert updates[1] - updates[0] > STEPS // 2  # nothing was begun meanwhile
+    with models.Recorded(tmp_path, models.probe()) as late:
+        late.wait(len(updates))
         np.testing.assert_array_equal(late.predict(), last)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -61,7 +62,12 @@ class Run:
 
     def begin_interval(self, steps: int) -> None:
         """Begins the interval after which the next checkpoint is due."""
-        self._begun_step, self._begun = steps, time.monotonic()
+        self._begun_step: float = steps
+        self._begun: float = time.monotonic()
+
+    def make_due(self) -> None:
+        """Makes the first one due at once."""
+        self._begun_step = self._begun = -math.inf
 
     def is_due(self, steps: int) -> bool:
         """Returns whether it is time for the next checkpoint."""

@@ -110,20 +110,18 @@ class PublishedTable(tf.Module):
 
     def apply(self, given: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """Sets rows; returns how many."""
-        self._write(given["places"], {"vectors": self._rows_of(given)})
+        self._write(given["places"], {"vectors": given["vectors"]})
         return tf.size(given["places"], tf.int64)
-
-    def _rows_of(self, given: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        """Returns the vectors that are given; if there are none, JSON has no width."""
-        shape = [tf.size(given["places"]), *self.row_shape]
-        return tf.cast(tf.reshape(given["vectors"], shape), self.vectors.dtype)
 
     def _write(self, places: tf.Tensor, rows: Mapping[str, tf.Tensor]) -> None:
         for name, values in rows.items():
+            variable = self.arrays[name]
+            # In JSON no vectors are [], which does not tell their width.
+            shape = tf.stack([tf.size(places), *variable.shape[2:]])
             tf.raw_ops.ResourceScatterNdUpdate(
-                ref=self.arrays[name].handle,
+                ref=variable.handle,
                 indices=self._at(places),
-                updates=values,
+                updates=tf.reshape(tf.cast(values, variable.dtype), shape),
             )
 
     def _at(self, places: tf.Tensor) -> tf.Tensor:
@@ -150,7 +148,7 @@ class PublishedDenseTable(PublishedTable):
         places = given["places"]
 
         def changed() -> tf.Tensor:
-            updates = self._rows_of(given)
+            updates = tf.cast(given["vectors"], self.vectors.dtype)
             self.vectors.assign(
                 tf.tensor_scatter_nd_update(self.vectors, places[:, None], updates)
             )
@@ -158,6 +156,15 @@ class PublishedDenseTable(PublishedTable):
 
         zero = tf.constant(0, tf.int64)
         return tf.cond(tf.size(places) > 0, changed, lambda: zero)
+
+
+class _Index(tf.lookup.experimental.MutableHashTable):
+    """An index that is gone with the model that was loaded with it."""
+
+    def _destroy_resource(self):
+        tf.raw_ops.DestroyResourceOp(
+            resource=self.resource_handle, ignore_lookup_error=True
+        )
 
 
 class PublishedGrowingTable(PublishedTable, _KeyedTable):
@@ -168,7 +175,7 @@ class PublishedGrowingTable(PublishedTable, _KeyedTable):
         super().__init__(row_shape, dtype, num_parts)
         self.keys = self._array((), tf.int64)
         with tf.init_scope(), tf.device("/device:CPU:0"):
-            self.index = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, -1)
+            self.index = _Index(tf.int64, tf.int64, -1)
 
     @property
     def arrays(self) -> dict[str, tf.Variable]:
@@ -207,7 +214,7 @@ class PublishedGrowingTable(PublishedTable, _KeyedTable):
         is_there = tf.equal(self._places_of(had), changed)
         self.index.remove(tf.boolean_mask(had, is_there))
         self.index.insert(tf.boolean_mask(keys, is_new), new_places)
-        self._write(places, {"vectors": self._rows_of(given), "keys": keys})
+        self._write(places, {"vectors": given["vectors"], "keys": keys})
         return tf.size(places, tf.int64) + tf.size(tombstones, tf.int64)
 
     def _places_of(self, keys: tf.Tensor) -> tf.Tensor:
@@ -219,13 +226,27 @@ class PublishedGrowingTable(PublishedTable, _KeyedTable):
             rows = variable_rows(variable)
 
             def longer(variable=variable, rows=rows) -> Any:
-                more = needed + needed // _SHARE_OF_MORE - rows
-                shape = tf.stack([more, *variable.shape[1:]])
-                old = tf.convert_to_tensor(variable)
-                variable.assign(tf.concat([old, tf.zeros(shape, variable.dtype)], 0))
+                # Until there is something in a new row, it is a copy of the last one.
+                # This reads the variable by rows: its value would be one copy more.
+                new = tf.range(needed + needed // _SHARE_OF_MORE)
+                variable.assign(tf.gather(variable, tf.minimum(new, rows - 1)))
                 return tf.constant(True)
 
             tf.cond(needed > rows, longer, lambda: tf.constant(False))
+
+
+def refuse_other_base(version: tf.Variable, base: tf.Tensor) -> Any:
+    """Returns an op that fails if a model is not of the publication `base`."""
+    own = version.read_value()
+    return tf.raw_ops.Assert(
+        condition=tf.equal(own, base),
+        data=[
+            "`base` must be the publication that this model is of. Received:",
+            base,
+            "where the model is of",
+            own,
+        ],
+    )
 
 
 def variable_rows(variable: tf.Variable) -> tf.Tensor:

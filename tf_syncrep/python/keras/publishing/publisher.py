@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import concurrent.futures
-import contextlib
 import dataclasses
 import os
-import sys
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 from absl import logging
 
-from tf_syncrep.python.base.arguments import check_count
 from tf_syncrep.python.base.request import Request
 from tf_syncrep.python.checkpoint.contents import Contents
-from tf_syncrep.python.checkpoint.directory import Directory, Manifest
-from tf_syncrep.python.checkpoint.engine import Engine, Options, Saving
+from tf_syncrep.python.checkpoint.engine import Saving
 from tf_syncrep.python.checkpoint.function_calls import FunctionCalls
 from tf_syncrep.python.checkpoint.run import Run
 from tf_syncrep.python.keras import compat
@@ -32,11 +28,9 @@ from tf_syncrep.python.keras.publishing.assembly import assemble
 from tf_syncrep.python.keras.publishing.served_model import ServedModel
 from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import rounds_of
 from tf_syncrep.python.keras.tables.setting import being_set
-from tf_syncrep.python.serving.publications import Publications
+from tf_syncrep.python.serving.publication_writer import DEFAULT_SECS, PublicationWriter
 
 __all__ = ["Publisher"]
-
-_DEFAULT_SECS = 60.0
 
 
 class Publisher(tf.keras.callbacks.Callback):
@@ -122,41 +116,35 @@ class Publisher(tf.keras.callbacks.Callback):
         max_bytes_per_sec: float | None = None,
     ):
         super().__init__()
-        self._full_every = check_count("full_every", full_every)
         self._dtype = _checked_dtype(dtype)
         self._input_signature = input_signature
-        folder = Publications(directory, "directory", self._complete)
-        self._folder = folder
+        self._writer = PublicationWriter(
+            directory,
+            lambda: FunctionCalls(compat.apart_from_closures),
+            full_every,
+            keep,
+            max_kept_bytes,
+            max_bytes_per_sec,
+        )
         self._run = Run(
-            folder,
+            self._writer.folder,
             logging.error,
             what="publication",
-            default_secs=_DEFAULT_SECS,
+            default_secs=DEFAULT_SECS,
             every_secs=every_secs,
             every_n_steps=every_n_steps,
         )
-        # Each builds on the one before: servers compare rows with their last ones.
-        options = Options(keep, sys.maxsize, max_kept_bytes, max_bytes_per_sec)
-        self._engine = Engine(
-            folder, FunctionCalls(compat.apart_from_closures), options
-        )
-        self._raw = Directory(os.path.join(folder.path, "raw"))
-        self._fulls = Engine(
-            self._raw,
-            FunctionCalls(compat.apart_from_closures),
-            dataclasses.replace(options, keep=1, full_every=1),
-        )
-        self.publishing: Saving | None = None
         self._contents = ModelContents("Publisher", with_optimizers=False)
-        self._served: ServedModel | None = None
-        self._served_of: Contents | None = None
-        # All rows of the moment of the publication that is being written, if it has a
-        # SavedModel beside what has changed.
-        self._full: concurrent.futures.Future[Saving] | None = None
-        self._since_full = 0
+        # The last contents, and the model as it was traced for them.
+        self._traced: tuple[Contents, _Served] | None = None
         self._position = Position()
         if model is not None:
             self.set_model(model)
+
+    @property
+    def publishing(self) -> Saving | None:
+        """The last publication that was begun; None before the first one."""
+        return self._writer.last
 
     def publish(self, wait: bool = False) -> Saving:
         """Begins to publish the model as it is at this moment.
@@ -173,35 +161,34 @@ class Publisher(tf.keras.callbacks.Callback):
             RuntimeError: another one is being written.
             Exception: it could not begin; with `wait`, it was not written.
         """
-        last = self.publishing
-        if last is not None and not last.is_over:
-            raise RuntimeError(
-                "Two publications cannot be written to one folder at a time, and one "
-                f"is being written. Received: directory={self._folder.path!r}"
-            )
-        contents = self._prepare()
+        contents, served = self._prepare()
+        model = self._model_or_raise
         self._run.begin_interval(self._position.num_steps)
-        follows = last is not None and last.error is None
         with being_set:  # no table is half set at that moment
-            if follows and self._since_full + 1 >= self._full_every:
-                self.publishing = self._begin_both(contents)
-            else:
-                self._full = None
-                self.publishing = self._begin(contents)
-        strategy = self._model_or_raise.distribute_strategy
+            publication = self._writer.begin(
+                contents,
+                served,
+                lambda: {"iterations": iterations_of(model)},
+                rounds_of(model.optimizer).between_updates,
+            )
+        strategy = model.distribute_strategy
         if wait or not isinstance(strategy, tf.distribute.ParameterServerStrategy):
-            self.publishing.wait()
-        return self.publishing
+            publication.wait()
+        return publication
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Checks that the folder can be written to."""
         del logs
         if has_weights(self._model_or_raise):
-            self._engine.check_writable(self._prepare())
+            contents, _ = self._prepare()
+            self._writer.check_writable(contents)
         else:  # In one process `fit` builds the model later.
-            self._folder.check_writable()
+            self._writer.folder.check_writable()
         self._run.forget_failures()
-        self._run.begin_interval(self._position.num_steps)
+        if self.publishing is None:
+            self._run.make_due()
+        else:
+            self._run.begin_interval(self._position.num_steps)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Notes which epoch begins."""
@@ -214,7 +201,7 @@ class Publisher(tf.keras.callbacks.Callback):
         # It is called once for all steps of an execution.
         self._position.step = batch + 1
         last = self.publishing
-        is_due = last is None or self._run.is_due(self._position.num_steps)
+        is_due = self._run.is_due(self._position.num_steps)
         if is_due and (last is None or last.is_over):
             self._run.note_failure(last)
             self._run.try_to_save(self.publish)
@@ -232,99 +219,35 @@ class Publisher(tf.keras.callbacks.Callback):
     def _model_or_raise(self) -> Any:
         return compiled_model(self.model, "Publisher")
 
-    def _prepare(self) -> Contents:
+    def _prepare(self) -> tuple[Contents, _Served]:
         """Returns the model's contents; traces the model if it has new variables."""
         model = self._model_or_raise
         contents = self._contents.of(model)
-        if contents is not self._served_of:
+        if self._traced is None or self._traced[0] is not contents:
             request = Request(
                 lambda: ServedModel(model, contents, self._input_signature, self._dtype)
             )
             # Another thread is in no scope of the strategy, which would put the
             # variables on parameter servers.
             threading.Thread(target=request.serve, name="trace").start()
-            self._served, self._served_of = request.result(), contents
-        return contents
+            devices = [share.device for share in contents.shares]
+            self._traced = contents, _Served(request.result(), devices)
+        return self._traced
 
-    def _begin(self, contents: Contents, at_the_same_moment: Any = None) -> Saving:
-        """Begins to write what has changed; calls a function at its moment, behind."""
-        rounds = rounds_of(self._model_or_raise.optimizer)
 
-        def moment(begin):
-            def both():
-                begin()
-                if at_the_same_moment is not None:
-                    at_the_same_moment()
+@dataclasses.dataclass(frozen=True)
+class _Served:
+    """A traced model, and the CPUs of the tasks that copy its rows."""
 
-            rounds.between_updates(both)
+    model: ServedModel
+    devices: Sequence[str]
 
-        return self._engine.begin(contents, self._state, moment)
+    def describe(self) -> dict[str, Any]:
+        return self.model.describe()
 
-    def _begin_both(self, contents: Contents) -> Saving:
-        """Begins to write what has changed, and all rows, of one moment."""
-        begun: list[Saving] = []
-        # What is written may be complete before the call below has returned.
-        full = self._full = concurrent.futures.Future()
-
-        def moment(begin_full):
-            begun.append(self._begin(contents, begin_full))
-
-        try:
-            full.set_result(self._fulls.begin(contents, dict, moment))
-        except BaseException as error:
-            full.set_exception(error)
-            raise
-        return begun[0]
-
-    def _state(self) -> dict[str, Any]:
-        return {"iterations": iterations_of(self._model_or_raise)}
-
-    def _complete(self, manifest: Manifest) -> Manifest:
-        """Adds the SavedModel to what has changed, if this publication has one."""
-        number, full = manifest.number, self._full
-        if manifest.is_full:
-            has_full = True
-            self._assemble(number, self._folder.prefix(number))
-            self._folder.discard_rows(number)
-        else:
-            has_full = full is not None and self._try_to_assemble(number, full)
-        if has_full or full is not None:
-            self._delete_raw(full)
-        self._since_full = 0 if has_full else self._since_full + 1
-        served: Any = self._served
-        state = {**manifest.state, "full": has_full, **served.describe()}
-        return dataclasses.replace(manifest, state=state)
-
-    def _try_to_assemble(self, number: int, full: Any) -> bool:
-        """Writes the SavedModel; a failure is only logged, since the delta is there."""
-        try:
-            raw = full.result().wait().number
-            self._assemble(number, self._raw.prefix(raw))
-        except (OSError, RuntimeError, tf.errors.OpError) as error:
-            logging.error("Publication %d has no SavedModel: %s", number, error)
-            return False
-        return True
-
-    def _delete_raw(self, full: Any) -> None:
-        """Deletes rows of which a SavedModel was made, or was to be made.
-
-        A training that was killed may have left some, too.
-        """
-        with contextlib.suppress(Exception):  # They are deleted the next time.
-            if full is not None and full.exception() is None:
-                full.result().wait_until_over()
-            for manifest in self._raw.manifests():
-                self._raw.delete_files(manifest.number)
-            self._raw.delete_leftovers()
-
-    def _assemble(self, number: int, prefix: str) -> None:
-        assert self._served is not None
-        assert self._served_of is not None
-        folder = os.path.join(self._folder.temporary(number), "full")
-        devices = [share.device for share in self._served_of.shares]
+    def assemble(self, number: int, prefix: str, folder: str) -> None:
         with compat.apart_from_closures():
-            assemble(self._served, number, prefix, folder, devices)
-        tf.io.gfile.rename(folder, self._folder.full(number))
+            assemble(self.model, number, prefix, folder, self.devices)
 
 
 def _checked_dtype(dtype: Any) -> tf.DType | None:

@@ -8,6 +8,7 @@ it writes some kilobytes and its dense variables.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -20,11 +21,18 @@ from tf_syncrep.python.embedding.served_tables import (
     PublishedDenseTable,
     PublishedGrowingTable,
     PublishedTable,
+    refuse_other_base,
 )
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.tables.stacked_tables import StackedTables, tables_with
-from tf_syncrep.python.serving.publications import APPLY, BASE, VERSION, Rows
+from tf_syncrep.python.serving.publications import (
+    APPLY,
+    BASE,
+    VERSION,
+    Rows,
+    new_argument,
+)
 
 __all__ = ["ServedModel"]
 
@@ -53,7 +61,6 @@ class ServedModel:
         self._dtype = dtype
         self.rows: list[tuple[Rows, PublishedTable]] = []
         self.dense: dict[str, tf.Variable] = {}
-        self._trained: list[tf.DType] = []
         # The handles of stand-ins, by the ids of those of the model's variables.
         self._places: dict[int, tf.Tensor] = {}
         self._arguments: set[str] = {BASE, VERSION}
@@ -84,10 +91,7 @@ class ServedModel:
     def describe(self) -> dict[str, Any]:
         """Returns what a manifest says of the arguments of `apply_delta`."""
         return {
-            "tables": [
-                [rows.name, rows.argument, rows.num_parts, rows.has_keys]
-                for rows, _ in self.rows
-            ],
+            "tables": [dataclasses.astuple(rows) for rows, _ in self.rows],
             "dense": {name: self._argument_of[name] for name in self.dense},
         }
 
@@ -114,15 +118,20 @@ class ServedModel:
         kind = PublishedGrowingTable if table.grows else PublishedTable
         trained = tf.as_dtype(table.dtype)
         module = kind([table.width], self._dtype or trained, num_parts)
-        self._add_rows(
-            Rows(name, self._argument(name), num_parts, table.grows), module, trained
-        )
+        self._add_rows(name, module, trained)
         return module
 
-    def _add_rows(self, rows: Rows, module: PublishedTable, trained: tf.DType) -> None:
+    def _add_rows(self, name: str, module: PublishedTable, trained: tf.DType) -> None:
+        rows = Rows(
+            name,
+            new_argument(name, self._arguments),
+            module.num_parts,
+            isinstance(module, PublishedGrowingTable),
+            module.row_shape,
+            trained.name,
+        )
         setattr(self._root, rows.argument, module)
         self.rows.append((rows, module))
-        self._trained.append(trained)
 
     def _add_variables(self, contents: Contents, groups: Mapping[int, Group]) -> None:
         """Makes stand-ins of all other variables."""
@@ -131,7 +140,7 @@ class ServedModel:
             (variable, *_), (piece,) = group.variables, group.pieces
             dtype, name = variable.dtype.base_dtype, piece.names[0]
             module = PublishedDenseTable(variable.shape[1:], dtype, 1)
-            self._add_rows(Rows(name, self._argument(name), 1, False), module, dtype)
+            self._add_rows(name, module, dtype)
             self._places[id(variable.handle)] = module.vectors.handle
         for share in contents.shares:
             for name, variable in share.wholes.items():
@@ -139,20 +148,10 @@ class ServedModel:
                     own = tf.Variable(
                         tf.zeros(variable.shape, variable.dtype), trainable=False
                     )
-                argument = self._argument_of[name] = self._argument(name)
+                argument = self._argument_of[name] = new_argument(name, self._arguments)
                 setattr(self._root, argument, own)
                 self.dense[name] = own
                 self._places[id(variable.handle)] = own.handle
-
-    def _argument(self, name: str) -> str:
-        """Returns a name of an argument that no other one has, of one in files."""
-        stem = found = re.sub(r"\W", "_", name)
-        number = 1
-        while found in self._arguments:
-            number += 1
-            found = f"{stem}_{number}"
-        self._arguments.add(found)
-        return found
 
     def _with_own_variables(self, model: Any, traced: Any, structure: Any) -> Any:
         """Returns the traced function with the stand-ins in place of variables."""
@@ -189,8 +188,8 @@ class ServedModel:
 
     def _apply(self) -> Any:
         specs = {name: tf.TensorSpec([], tf.int64) for name in (BASE, VERSION)}
-        for (rows, module), trained in zip(self.rows, self._trained, strict=True):
-            for what, spec in module.specs(trained).items():
+        for rows, module in self.rows:
+            for what, spec in module.specs(tf.as_dtype(rows.dtype)).items():
                 specs[rows.argument_of(what)] = spec
         for name, variable in self.dense.items():
             specs[self._argument_of[name]] = tf.TensorSpec(
@@ -198,17 +197,10 @@ class ServedModel:
             )
 
         def apply_delta(**given):
-            follows = tf.debugging.Assert(
-                tf.equal(self.version, given[BASE]),
-                [
-                    "`base` must be the publication that this model is of. Received:",
-                    given[BASE],
-                    "where the model is of",
-                    self.version.read_value(),
-                ],
-            )
             num_rows = []
-            with tf.control_dependencies([follows]):
+            with tf.control_dependencies(
+                [refuse_other_base(self.version, given[BASE])]
+            ):
                 for rows, module in self.rows:
                     own = {x: given[rows.argument_of(x)] for x in module.specs(tf.int8)}
                     num_rows.append(module.apply(own))

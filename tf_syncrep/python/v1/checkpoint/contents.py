@@ -33,30 +33,8 @@ def contents_of_graph() -> tuple[Contents, Any]:
     variables = tf.compat.v1.global_variables()
     slots = _slots_by_variable(variables)
     of_others = {id(slot) for found in slots.values() for slot in found}
-    # A variable's slots are saved in the same way as itself, since an update knows only
-    # whether the variable is written row by row.
-    groups = [
-        [variable, *slots[id(variable)]]
-        for variable in variables
-        if id(variable) not in of_others and is_written_by_rows(variable)
-    ]
-    # The ops take reference variables after the others.
-    groups.sort(key=lambda group: not hasattr(group[0], "handle"))
-    contents = Contents()
-    for group in groups:
-        piece = _piece_of(group)
-        contents.add_group(group, [piece])
-        contents.tables.add(piece.names[0])
-        if group[0].trainable:
-            contents.weights.append(piece.names[0])
-    of_groups = {id(variable) for group in groups for variable in group}
-    others = [v for v in variables if id(v) not in of_groups]
-    for variable in others:
-        with tf.device(variable.device):
-            value = variable.read_value()
-        contents.add_whole(variable.op.name, value)
-        if variable.trainable:
-            contents.weights.append(variable.op.name)
+    owned = [variable for variable in variables if id(variable) not in of_others]
+    contents, others = contents_of([[v, *slots[id(v)]] for v in owned])
     objects = tf.compat.v1.get_collection(_Key.SAVEABLE_OBJECTS)
     for spec in (spec for x in objects for spec in x.specs):
         with tf.device(cpu_of(spec)):
@@ -69,6 +47,36 @@ def contents_of_graph() -> tuple[Contents, Any]:
     wholes = [x for x in (*others, *objects) if id(x) not in scalars]
     saver = tf.compat.v1.train.Saver(wholes, sharded=True) if wholes else None
     return contents, saver
+
+
+def contents_of(variables: list[list[Any]]) -> tuple[Contents, list[Any]]:
+    """Returns the contents of variables, each with its slots; and those at once.
+
+    A variable's slots are saved in the same way as itself, since an update knows only
+    whether the variable is written row by row.
+    """
+    groups, others = [], []
+    for group in variables:
+        if is_written_by_rows(group[0]):
+            groups.append(group)
+        else:
+            others += group
+    # The ops take reference variables after the others.
+    groups.sort(key=lambda group: not hasattr(group[0], "handle"))
+    contents = Contents()
+    for group in groups:
+        piece = _piece_of(group)
+        contents.add_group(group, [piece])
+        contents.tables.add(piece.names[0])
+        if group[0].trainable:
+            contents.weights.append(piece.names[0])
+    for variable in others:
+        with tf.device(variable.device):
+            value = variable.read_value()
+        contents.add_whole(variable.op.name, value)
+        if variable.trainable:
+            contents.weights.append(variable.op.name)
+    return contents, others
 
 
 def _slots_by_variable(variables: list[Any]) -> dict[int, list[Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -13,7 +13,7 @@ from tensorflow.compat.v1 import logging
 
 from tf_syncrep.python.base import said_waits
 from tf_syncrep.python.checkpoint.directory import Directory
-from tf_syncrep.python.checkpoint.engine import Engine, Options, Saving
+from tf_syncrep.python.checkpoint.engine import Engine, Moment, Options, Saving
 from tf_syncrep.python.checkpoint.notice import Notice
 from tf_syncrep.python.checkpoint.run import Run
 from tf_syncrep.python.checkpoint.state import check_queues, restore_queues, states_of
@@ -22,6 +22,7 @@ from tf_syncrep.python.checkpoint.warm_terms import Terms, arguments_of
 from tf_syncrep.python.ops import sync_gate_ops
 from tf_syncrep.python.v1.checkpoint.contents import contents_of_graph
 from tf_syncrep.python.v1.checkpoint.session_calls import SessionCalls
+from tf_syncrep.python.v1.checkpoint.session_savings import SessionSavings
 from tf_syncrep.python.v1.checkpoint.warm_start import PreparedWarmStart
 from tf_syncrep.python.v1.sync_replicas.optimizer import optimizers_of_graph
 
@@ -133,15 +134,19 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
             save_steps=save_steps,
         )
         self._options = Options(keep, full_every, max_kept_bytes, max_bytes_per_sec)
-        self.saving: Saving | None = None
+        self._savings: SessionSavings | None = None
         self.restored: str | None = None
         self._warm_start = arguments_of(warm_start)
         self._prepared: PreparedWarmStart | None = None
         self.warm_started: WarmStartReport | None = None
         self._session: Any = None  # the session into which it restored
-        self._beginning: threading.Thread | None = None
         self._notice: Notice | None = None
         self._is_over = threading.Event()  # the session has ended in an orderly way
+
+    @property
+    def saving(self) -> Saving | None:
+        """The last checkpoint that was begun; None before the first one."""
+        return None if self._savings is None else self._savings.saving
 
     def begin(self) -> None:
         """Builds the ops, and checks what the class says of `begin`."""
@@ -161,11 +166,7 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         with tf.device(self._global_step.device):
             self._step = self._global_step.read_value()
         self._contents, saver = contents_of_graph()
-        devices = [share.device for share in self._contents.shares]
-        self._is_local = all(
-            tf.DeviceSpec.from_string(device).job is None for device in devices
-        )
-        self._make_marker(devices)
+        self._make_marker([share.device for share in self._contents.shares])
         folders.append(self._directory.path)
         if not self._is_chief:
             return
@@ -177,15 +178,13 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         self._calls = SessionCalls(saver)
         self._engine = Engine(self._directory, self._calls, self._options)
         self._engine.prepare(self._contents)
-        optimizers = optimizers_of_graph()
-        self._optimizer = optimizers[0] if len(optimizers) == 1 else None
-        for optimizer in optimizers:
+        self._savings = SessionSavings(self._run, self._contents, self._begin_saving)
+        for optimizer in optimizers_of_graph():
             # The hook whose session is created first restores.
             optimizer.before_opening(self._restore)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         """Restores the newest checkpoint, or waits until the chief has restored it."""
-        self._listen(coord)
         if self._is_chief:
             self._restore(session)
         else:
@@ -197,6 +196,7 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
             with said_waits.said(lambda: line):
                 while not (coord.should_stop() or self._is_marked(session)):
                     coord.wait_for_stop(_ASK_SECS)
+        self._listen(coord)
 
     def before_run(self, run_context: Any) -> Any:
         """Asks for the global step."""
@@ -209,29 +209,19 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         """Begins a checkpoint if it is time; stops if the program is to end."""
         if self._notice is not None and self._notice.is_given:
             run_context.request_stop()
-        if not self._is_chief:
+        if self._savings is None:
             return
-        if self._is_local and self.saving is not None:
-            # The thread that writes it is in this process, and would end with the
-            # session.
-            self.saving.wait_until_over()
+        self._savings.wait_if_local()
         step = int(run_values.results)
         self._run.progress.note(step)
-        if self._run.is_due(step) and not self._is_saving():
-            self._run.begin_interval(step)
-            # It does not happen here: it has to wait for the next update, which may
-            # wait for the chief's own next gradient.
-            self._beginning = threading.Thread(
-                target=self._save, args=(self._moment,), daemon=True
-            )
-            self._beginning.start()
-            if self._is_local and self._optimizer is None:
-                self._beginning.join()
+        self._savings.begin_if_due(step)
 
     def end(self, session: Any) -> None:
         """Writes a last checkpoint, of the end of the training."""
-        if self._is_chief:
-            self._end_training(session)
+        if self._savings is not None:
+            self._end_training(session, self._savings)
+            if self._notice is not None and self._notice.is_given:
+                self._notice.say_next(self._directory)
         self._is_over.set()
         if self._notice is not None:
             self._notice.end()
@@ -266,47 +256,20 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
             return True
         return notice.has_time(self._engine.expected_secs())
 
-    def _end_training(self, session: Any) -> None:
-        optimizer = self._optimizer
-        if optimizer is not None:
-            # No more gradients will be applied.
-            optimizer.close(session)
-        if self._beginning is not None:
-            self._beginning.join()
-        if self.saving is not None:
-            self.saving.wait_until_over()
-        manifest = None
+    def _end_training(self, session: Any, savings: SessionSavings) -> None:
+        savings.end_training(session)
         is_tried = self._has_time()
-        if is_tried:
-            self._save(lambda function: function())
-        if is_tried and self.saving is not None:
-            self.saving.wait_until_over()
-            self._run.note_failure(self.saving)
-            manifest = self.saving.manifest
+        manifest = savings.save_last() if is_tried else None
         # Servers outlive this training, and would keep 8 bytes for each row for its
         # next checkpoint.
         with contextlib.suppress(tf.errors.OpError, RuntimeError):
             self._calls.cancel()
         if manifest is not None:
             self._run.progress.end(manifest.state["global_step"])
-        else:
+        elif is_tried:
             self._run.end_without_last()
 
-    def _is_saving(self) -> bool:
-        if self._beginning is not None and self._beginning.is_alive():
-            return True
-        saving = self.saving
-        return saving is not None and not saving.is_over
-
-    def _moment(self, function: Callable[[], None]) -> None:
-        if self._optimizer is None:
-            function()
-        else:
-            self._optimizer.between_updates(function)
-
-    def _save(self, moment: Callable[[Callable[[], None]], None]) -> None:
-        """Saves a checkpoint; a failure is logged, and training goes on."""
-        self._run.note_failure(self.saving)
+    def _begin_saving(self, moment: Moment) -> Saving:
         session = self._session
 
         def state() -> dict[str, Any]:
@@ -315,16 +278,14 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
                 "work_queues": states_of(self._queues, session),
             }
 
-        self.saving = self._run.try_to_save(
-            lambda: self._engine.begin(self._contents, state, moment)
-        )
+        return self._engine.begin(self._contents, state, moment)
 
     def _restore(self, session: Any) -> None:
         """Restores into a session, once."""
         if session is self._session:
             return
-        if self._beginning is not None:
-            self._beginning.join()  # its session does not exist any more
+        if self._savings is not None:
+            self._savings.join()  # its session does not exist any more
         self._engine.wait()
         self._calls.session = session
         self._engine.check_writable(self._contents)

@@ -1,0 +1,1 @@
+"""Publishes models of sessions while they are trained."""

@@ -70,9 +70,11 @@ def _published(
     }
     samples: dict[str, list[float]] = {ASKED: [], STEP: []}
     arrived: dict[int, tuple[float, int]] = {}
+    waits: list[float] = []
 
     def note(follower: Follower) -> None:
         arrived[follower.version] = (time.perf_counter(), follower.updates)
+        waits.append(follower.numbers()["apply_secs"])
 
     with replicas.start(
         2, {}, model, program="publish_trainer.py", coordinated=True
@@ -122,6 +124,7 @@ def _published(
         "versions": len(sizes),
         "MB of a delta": sizes[:, 0].mean() / 1e6,
         "rows of a delta": sizes[:, 1].mean(),
+        "ms for which requests wait": 1e3 * float(np.median(waits[1:])),
         "MB of the follower": memory / 1e6,
         "MB of the table": rows * WIDTH * 4 / 1e6,
     }
@@ -170,6 +173,9 @@ def _lookups(num_keys: int, rounds: int) -> dict[str, list[float]]:
     vectors = draw.random((len(keys), WIDTH), np.float32)
     exported = ServedTable(keys, vectors)
     published = PublishedGrowingTable([WIDTH], tf.float32, 1)
+    for variable in published.arrays.values():
+        # As in a SavedModel, which has one row at least.
+        variable.assign(tf.zeros([1, *variable.shape[1:]], variable.dtype))
     published.apply(
         {
             "places": tf.range(len(keys), dtype=tf.int64),

@@ -37,7 +37,7 @@ _STEPS_TRACED = 1
 _STEPS_PROBED = 5
 _TURN_SECS = 0.2
 _WORKERS_OF_TARGET = 4
-_MOST_MS = 10
+_MOST_MS = 7
 
 
 def measure(point: Point, rounds: int) -> Sequence[Measurement]:

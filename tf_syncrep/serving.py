@@ -5,5 +5,6 @@ the op library, so they run with any TensorFlow that loads what was published.
 """
 
 from tf_syncrep.python.serving.follower import Follower
+from tf_syncrep.python.serving.publications import read_delta
 
-__all__ = ["Follower"]
+__all__ = ["Follower", "read_delta"]

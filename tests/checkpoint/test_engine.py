@@ -352,6 +352,17 @@ def test_damaged_one_is_named_and_the_one_before_restored(
         assert "ckpt-6" in caplog.text
 
 
+def test_a_value_that_the_coordinator_reads_may_be_damaged(written):
+    path, states = written
+    data = path / "ckpt-6.data-00000-of-00001"
+    content = bytearray(data.read_bytes())
+    content[content.index(np.float32(0.5**6).tobytes())] ^= 4  # a power
+    data.write_bytes(content)
+    manifest, values = restored(path)
+    assert manifest.number == 5
+    assert_equal(values, states[5])
+
+
 def test_all_that_need_a_damaged_one_are_passed_over(written):
     path, states = written
     _flip(path / "ckpt-4.data-00000-of-00001")

@@ -10,12 +10,16 @@ import os
 import pathlib
 import sys
 import threading
+import time
 
 import numpy as np
 import tensorflow as tf
 from keras_sync_replicas import make_strategy
 
 import tf_syncrep as tfs
+from tf_syncrep.python.checkpoint.notice import Notice
+
+SLOW_SECS = 4
 
 
 class Told(tf.keras.callbacks.Callback):
@@ -67,6 +71,14 @@ def train(folder, option, items, batches_of_item, epochs, hangs_at):
 if __name__ == "__main__":
     folder, option, *numbers = sys.argv[1:]
     arguments = (folder, option, *map(int, numbers))
+    if option == "slow":
+        give = Notice.give
+
+        def give_late(self, whose):
+            time.sleep(SLOW_SECS)
+            give(self, whose)
+
+        Notice.give = give_late
     if option == "in a thread":
         thread = threading.Thread(target=train, args=arguments)
         thread.start()

@@ -89,6 +89,24 @@ def test_a_second_ctrl_c_kills_at_once(sleeper):
         assert command.wait_for_all() == 128 + signal.SIGINT
 
 
+def test_a_signal_that_timeout_sends_to_a_process_and_its_group_is_one(script):
+    path = script(
+        "import signal\n"
+        "signal.signal(signal.SIGTERM, lambda *_: None)\n"
+        "print('ready', flush=True)\n"
+        "input()\n"
+        "raise SystemExit(5)\n"
+    )
+    with commands.Command(*WORKERS_ONLY, path, stdin=subprocess.PIPE) as command:
+        command.wait_for_line("ready")
+        body = only_child(command.process.pid)
+        os.kill(body, signal.SIGTERM)
+        command.wait_for_line("SIGTERM received")
+        os.kill(body, signal.SIGTERM)
+        command.write("\n")
+        assert command.wait_for_all() == 5
+
+
 def test_grandchildren_are_killed_when_the_script_ends(script):
     path = script(SCRIPT.replace('print("ready", flush=True)', "sys.exit(5)"))
     with commands.Command(*WORKERS_ONLY, path) as command:

@@ -75,7 +75,7 @@ def test_workers_have_as_many_as_asked_for_and_the_chief_beside_them(
     script, monkeypatch
 ):
     monkeypatch.setenv(gpus.VISIBLE_VARIABLE, "0,1,2,3")
-    expected = {"chief-0": "0,1", "worker-0": "2,3"}
+    expected = {"chief": "0,1", "worker-0": "2,3"}
     assert seen(script, 1, "--chief", "--gpus-per-worker", 2) == expected
 
 
@@ -84,6 +84,7 @@ def test_zero_hides_them(script, monkeypatch):
     assert seen(script, 1, "--gpus-per-worker", 0) == {"worker-0": ""}
 
 
+@pytest.mark.ci
 def test_coordinator_and_evaluator_see_none(script, monkeypatch):
     monkeypatch.setenv(gpus.VISIBLE_VARIABLE, "0,1")
     options = ("--workers", 1, "--ps", 0, "--evaluator")

@@ -8,13 +8,15 @@ import json
 import os
 import pathlib
 import random
+import re
 import signal
-from collections import Counter
+import time
 
 import checkpoint_models
 import commands
 import programs
 import pytest
+import waiting
 
 from tf_syncrep.python.ops.notice_ops import TO_BE_CONTINUED
 
@@ -23,6 +25,7 @@ OPTIONS = ("--workers", 2, "--ps", 2, "--grace", 10)
 ITEMS, BATCHES_OF_ITEM, EPOCHS, HANGS_AT = 300, 2, 2, 50
 STEPS = ITEMS * BATCHES_OF_ITEM * EPOCHS
 TARGETS = ("launcher", "chief", "ps-0", "ps-1", "worker-0", "worker-1")
+STEP_LINE = r"\| step \d+$"
 
 pytestmark = pytest.mark.one_version
 
@@ -44,29 +47,47 @@ def pid_of(launched, target):
 
 
 def terminate(launched, target, step):
-    launched.wait_for_line(r"\| step \d+$", occurrence=step)
+    """Sends SIGTERM when so many steps are done; returns the time."""
+    launched.wait_for_line(STEP_LINE, occurrence=step)
     os.kill(pid_of(launched, target), signal.SIGTERM)
+    return time.monotonic()
 
 
 def assert_each_item_was_trained_once_an_epoch(folder):
     counts = json.loads((folder / "counts.json").read_text())
-    assert Counter(counts) == {EPOCHS * BATCHES_OF_ITEM: ITEMS}
+    expected = EPOCHS * BATCHES_OF_ITEM
+    lost = sum(max(0, expected - x) for x in counts)
+    repeated = sum(max(0, x - expected) for x in counts)
+    assert (len(counts), lost, repeated) == (ITEMS, 0, 0)
 
 
 def interrupt(folder, target, step):
-    """Trains to the end, with one SIGTERM on the way."""
+    """Trains to the end, with one SIGTERM on the way; prints how long it stood still.
+
+    It is started again at once.
+    """
     with launch(folder, "") as launched:
-        terminate(launched, target, step)
-        status = launched.wait_for_all()
+        sent = terminate(launched, target, step)
         goes_on = target.startswith("worker")
-        assert status == (0 if goes_on else TO_BE_CONTINUED), launched.output
         if goes_on:
-            name = target.replace("-", " ")
-            assert f"{name} had notice, and has left" in launched.output
+            launched.wait_for_line(STEP_LINE, occurrence=step + 1)
+            next_step = time.monotonic()
+        status = launched.wait_for_all()
+        ended = time.monotonic()
+        name = target.replace("-", " ")
+        said = "the next run goes on from .*, written in"
+        if goes_on:
+            said = f"{name} had notice, and has left"
+        assert re.search(said, launched.output), launched.output
+        assert status == (0 if goes_on else TO_BE_CONTINUED), launched.output
     if not goes_on:
         with launch(folder, "") as launched:
             launched.wait_for_line("Training goes on from .*: nothing is lost")
+            launched.wait_for_line(STEP_LINE)
+            next_step = time.monotonic()
             assert launched.wait_for_all() == 0, launched.output
+        print(f"{target}: {ended - sent:.1f} s to the end")
+    print(f"{target}: {next_step - sent:.1f} s to the next step")
     assert_each_item_was_trained_once_an_epoch(folder)
 
 
@@ -127,10 +148,31 @@ def test_the_coordinator_ends_and_says_what_was_written(tmp_path, option, said, 
 
 
 @pytest.mark.slow
+def test_a_server_waits_for_a_slow_coordinator(tmp_path):
+    with launch(tmp_path, "slow") as launched:
+        terminate(launched, "ps-0", HANGS_AT)
+        assert launched.wait_for_all() == TO_BE_CONTINUED, launched.output
+        launched.wait_for_line("server 0: the next run goes on from .*, written in")
+
+
+@pytest.mark.slow
+def test_a_signal_to_all_processes_at_once_is_one(tmp_path):
+    """As of `timeout`, or systemd. The coordinator's comes twice, by the launcher."""
+    with launch(tmp_path, "") as launched:
+        launched.wait_for_line(STEP_LINE, occurrence=STEPS // 3)
+        for pid in launched.pids():
+            os.kill(pid, signal.SIGTERM)
+        assert launched.wait_for_all() == TO_BE_CONTINUED, launched.output
+        launched.wait_for_line("the next run goes on from .*, written in")
+
+
+@pytest.mark.slow
 def test_a_second_signal_ends_at_once(tmp_path):
     with launch(tmp_path, "hangs") as launched:
-        terminate(launched, "chief", HANGS_AT)
-        launched.wait_for_line("SIGTERM: fit stops")
-        os.kill(pid_of(launched, "chief"), signal.SIGTERM)
+        sent = terminate(launched, "chief", HANGS_AT)
+        chief = pid_of(launched, "chief")
+        # So late that it is not taken for the same.
+        waiting.until(lambda: time.monotonic() - sent > 1.5)
+        os.kill(chief, signal.SIGTERM)
         assert launched.wait_for_all() == TO_BE_CONTINUED
         assert "goes on from" not in launched.output

@@ -15,6 +15,8 @@ import v1_checkpoint_models
 import v1_published
 from sync_replicas_cluster import ReplicaCluster
 
+import tf_syncrep as tfs
+
 pytestmark = pytest.mark.ci
 
 _PROGRAM = pathlib.Path(__file__).with_name("v1_checkpoint_program.py")
@@ -88,3 +90,39 @@ def test_any_task_is_stopped_or_killed_and_training_ends(
     assert 0 <= result["global_step"] - _LAST_STEP <= (0 if sync else 1)
     read = {int(x) for x in re.findall(r"^read (\d+)$", "\n".join(told.values()), re.M)}
     assert read == set(range(_ITEMS))
+
+
+def test_another_cluster_begins_warm_and_trains_on_as_if_it_were_one(tmp_path):
+    """With more servers; no replica makes a step before it is warm."""
+    half, parts, told = _LAST_STEP // 2, 2, ""
+    for number, num_ps, more in (
+        (1, 2, {}),
+        (2, 3, {"warm_start": str(tmp_path / "1"), "first_step": half}),
+    ):
+        replicas = ReplicaCluster(
+            _PROGRAM,
+            num_workers=2,
+            num_ps=num_ps,
+            directory=str(tmp_path / str(number)),
+            last_step=number * half,
+            use_resource=True,
+            parts=parts,
+            sync=True,
+            items=_ITEMS,
+            **more,
+        )
+        with replicas:
+            for worker in range(2):
+                replicas.start(worker)
+            for worker in replicas.tasks.names("worker"):
+                status = replicas.tasks.wait(worker)
+                assert status == 0, replicas.tasks.output(worker)
+            told = replicas.tasks.output("worker-0")
+    assert "Warm start from" in told
+    result = programs.result_in(told)
+    alone = v1_checkpoint_models.trained_alone(
+        lambda: tfs.train.AdamAsyncOptimizer(0.01), [_LAST_STEP], True, parts
+    )
+    for name, expected in alone[_LAST_STEP].items():
+        found = np.array(result[name], expected.dtype)
+        np.testing.assert_array_equal(found, expected, err_msg=name)

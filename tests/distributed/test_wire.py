@@ -4,8 +4,10 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import socket
 import struct
+import subprocess
 import time
 
 import clusters
@@ -334,3 +336,29 @@ def test_a_server_of_a_script_has_it():
         assert "grpc+tfs with /job:worker/replica:0/task:0: yes" in cluster.output(
             "ps-0"
         )
+
+
+# A thread of TensorFlow's draws numbers for requests beginning with 32 random bits, and
+# each step of a session is in a thread of its own.
+SAME_BITS = """
+extern "C" unsigned _ZNSt13random_device9_M_getvalEv(void*) { return 4; }
+"""
+
+
+def test_steps_whose_requests_have_the_same_random_number_are_no_error(tmp_path):
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("g++ is not on PATH")
+    library = tmp_path / "same_bits.so"
+    command = [compiler, "-shared", "-fPIC", "-x", "c++", "-", "-o", library]
+    subprocess.run(command, input=SAME_BITS, text=True, check=True)
+    with clusters.Cluster(1, 1, chief=False, serving=()) as cluster:
+        start(cluster, "ps-0")
+        cluster.wait_until_ready("ps-0")
+        cluster.start(
+            "worker-0",
+            programs.call_command(serve_a_session),
+            from_fork_server=False,
+            env={**programs.environment(), "LD_PRELOAD": str(library)},
+        )
+        assert cluster.wait("worker-0") == 0, cluster.output("worker-0")

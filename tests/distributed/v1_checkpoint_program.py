@@ -2,8 +2,8 @@
 
 Run it as a task of TF_CONFIG with JSON arguments, which are those of `main` by name.
 The gradient is a function of the global step, so that all replicas give the same. It
-prints "restored", "past TENS." and "read ITEM", line by line. It does not go beyond
-step 15 without a checkpoint: a fast machine would have none when a task is killed.
+prints "restored", "past TENS." and "read ITEM", line by line. It makes no more than
+15 steps without a checkpoint: a fast machine would have none when a task is killed.
 """
 
 import json
@@ -25,8 +25,9 @@ DEADLINE_SECS = 60
 class Tell(tf.train.SessionRunHook):
     """Reports sessions and steps."""
 
-    def __init__(self, hook, directory):
+    def __init__(self, hook, directory, first_step):
         self._hook = hook
+        self._first_step = first_step
         self._directory = Directory(directory)
         self._step = tf.train.get_global_step()
 
@@ -43,11 +44,20 @@ class Tell(tf.train.SessionRunHook):
         del run_context
         step = run_values.results
         print(f"past {step // 10 * 10}.", flush=True)
-        if step >= LAST_WITHOUT_CHECKPOINT:
+        if step >= self._first_step + LAST_WITHOUT_CHECKPOINT:
             waiting.until(self._directory.manifests, secs=DEADLINE_SECS)
 
 
-def main(directory, last_step, use_resource, parts, sync, items):
+def main(
+    directory,
+    last_step,
+    use_resource,
+    parts,
+    sync,
+    items,
+    warm_start=None,
+    first_step=0,
+):
     """Trains."""
     worker = v1_sessions.Worker()
     with tf.device(worker.setter):
@@ -68,6 +78,7 @@ def main(directory, last_step, use_resource, parts, sync, items):
         is_chief=worker.is_chief,
         full_every=3,
         work_queues={"items": queue},
+        warm_start=warm_start,
     )
     publisher = tfs.train.PublisherHook(
         f"{directory}/published",
@@ -76,7 +87,7 @@ def main(directory, last_step, use_resource, parts, sync, items):
         is_chief=worker.is_chief,
         full_every=5,
     )
-    hooks += [hook, publisher, Tell(hook, directory)]
+    hooks += [hook, publisher, Tell(hook, directory, first_step)]
     hooks.append(tf.train.StopAtStepHook(last_step=last_step))
     with tf.train.MonitoredSession(worker.session_creator(), hooks) as session:
         print("begun", flush=True)

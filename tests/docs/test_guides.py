@@ -107,7 +107,8 @@ def options_of(subcommand: str) -> set[str]:
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_options_of_commands_on_a_page_are_there(page):
     found = re.findall(
-        r"\btf-syncrep (launch|serve|task|report|doctor)\b([^`\n]*)", page.read_text()
+        r"\btf-syncrep (launch|serve-model|serve|task|report|doctor)\b([^`\n]*)",
+        page.read_text(),
     )
     for subcommand, rest in found:
         # Arguments after the script belong to the script.

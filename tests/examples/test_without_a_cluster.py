@@ -26,13 +26,14 @@ def run(script, *args):
         ("word_vectors.py", ["--output=."], "--workers 2 --ps 2"),
         ("movielens.py", ["--training=sync"], "--workers 2 --ps 2"),
         ("movielens.py", ["--training=backup"], "--workers 3 --ps 2"),
+        ("online.py", [], "--workers 2 --ps 2"),
         ("sync_session.py", [], "--workers 2 --ps 2 --run-script-on workers"),
     ],
 )
 def test_without_parameter_servers_it_says_how_to_start_it(
     script, args, options, tmp_path
 ):
-    if script in ("movielens.py", "word_vectors.py"):
+    if script in ("movielens.py", "online.py", "word_vectors.py"):
         pytest.importorskip("matplotlib", reason="the example draws with matplotlib")
     result = run(script, *(arg.replace("=.", f"={tmp_path}") for arg in args))
     assert result.returncode == 1

@@ -12,6 +12,8 @@ from tf_syncrep.serving import Follower
 
 DEADLINE_SECS = 120
 SIZE, WIDTH, EXAMPLES = 400, 4, 16
+# Of each version.
+UPDATES = 3
 
 
 def make(
@@ -96,16 +98,26 @@ class Recorded:
 
 
 def published(
-    folder: pathlib.Path, versions: int = 6, seed: int = 0, **options: Any
+    folder: pathlib.Path,
+    versions: int = 6,
+    seed: int = 0,
+    size: Any = SIZE,
+    strings: bool = False,
+    **options: Any,
 ) -> dict[int, np.ndarray]:
-    """Publishes versions of a model; returns its predictions at each."""
-    model, draw = make(), np.random.default_rng(seed)
+    """Publishes versions of a model; returns its predictions at each.
+
+    Every third version has few ids, so that keys go where they may, and come again.
+    """
+    model, draw = make(size, strings), np.random.default_rng(seed)
     publisher = tfs.keras.Publisher(folder, model=model, **options)
     wanted = {}
-    for _ in range(versions):
-        train(model, draw)
+    for version in range(1, versions + 1):
+        for _ in range(UPDATES):
+            train(model, draw, SIZE if version % 3 else SIZE // 8, strings)
+            tfs.keras.maintain_tables(model)
         number = publisher.publish().manifest.number
-        wanted[number] = model(probe()).numpy()
+        wanted[number] = model(probe(strings)).numpy()
     return wanted
 
 

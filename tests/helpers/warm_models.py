@@ -1,5 +1,7 @@
 """Models of which one begins with what fits it of another one, and their tables."""
 
+import collections
+
 import embedding_models
 import numpy as np
 import tensorflow as tf
@@ -62,15 +64,25 @@ def tables_of(model, slots=True):
                         begin : begin + piece.num_rows
                     ]
                 begin += piece.num_rows
+    for table, arrays in parts_of(contents):
+        own, keys, uses, *beside = arrays
+        names = [table.arrays[0], *table.arrays[3:]]
+        (rows,) = np.nonzero(uses[:, 1] > 0)
+        for name, values in zip(names, [own, *beside], strict=True):
+            of_table = found.setdefault(name, {})
+            of_table |= {int(keys[i]): values[i] for i in rows}
+    return found
+
+
+def parts_of(contents):
+    """Yields tables that grow with the arrays of each part; several share variables."""
+    begins = collections.Counter()
     for table in contents.keyed_tables:
         for part in table.parts:
-            own, keys, uses, *beside = (x.numpy() for x in part.variables)
-            names = [table.arrays[0], *table.arrays[3:]]
-            (rows,) = np.nonzero(uses[:, 1] > 0)
-            for name, values in zip(names, [own, *beside], strict=True):
-                of_table = found.setdefault(name, {})
-                of_table |= {int(keys[i]): values[i] for i in rows}
-    return found
+            begin = begins[id(part.variables[0])]
+            begins[id(part.variables[0])] += part.num_rows
+            rows = slice(begin, begin + part.num_rows)
+            yield table, [x.numpy()[rows] for x in part.variables]
 
 
 def dense_of(model):
@@ -78,6 +90,16 @@ def dense_of(model):
     for share in contents_of(model).shares:
         wholes |= {name: x.numpy() for name, x in share.wholes.items()}
     return wholes
+
+
+def uses_of(model, name):
+    """How often each key of a table was used, and when it was last."""
+    uses = {}
+    for table, (_, keys, use, *_) in parts_of(contents_of(model)):
+        if table.name == name:
+            pairs = zip(keys, use, strict=True)
+            uses |= {int(k): (u[1], u[0]) for k, u in pairs if u[1] > 0}
+    return uses
 
 
 def saved(model, folder, **options):

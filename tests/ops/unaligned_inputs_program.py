@@ -9,6 +9,7 @@ call is named on standard error before it is made.
 import itertools
 import json
 import os
+import signal
 import sys
 import tempfile
 
@@ -16,7 +17,7 @@ import numpy as np
 import programs
 import tensorflow as tf
 
-from tf_syncrep.python.ops import op_library
+from tf_syncrep.python.ops import notice_ops, op_library
 
 ALIGNMENT = 64
 DTYPES = (tf.half, tf.bfloat16, tf.float32, tf.float64)
@@ -549,7 +550,19 @@ def work_queues(call):
     call("syncrep_work_queue_limit", {**queue, "epoch": _ONE})
     names, values = call("syncrep_work_queue_stats", queue)
     (items,) = call("syncrep_work_queue_recent", queue)
+    leave = {**queue, "device": "/job:worker/task:0", "gives_back": True}
+    call("syncrep_work_queue_leave", leave)
     return [*results, state, names, values, items]
+
+
+def notices(call):
+    """This process has notice."""
+    notice_ops.begin()
+    signal.raise_signal(signal.SIGTERM)
+    call("syncrep_await_notice", {"until_end": False})
+    results = call("syncrep_note_work", {})
+    notice_ops.end()
+    return results
 
 
 SCENARIOS = (
@@ -562,6 +575,7 @@ SCENARIOS = (
     growing_tables,
     gates,
     work_queues,
+    notices,
 )
 
 

@@ -97,8 +97,8 @@ def test_status_and_health_tell_the_version(server):
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b"{", "A request must be JSON. Received: "),
-        (b"[" * 10**5, "A request must be JSON. Received: "),
+        (b"{", "A request must be JSON, .* Received: "),
+        (b"[" * 10**5, "A request must be JSON, .* Received: "),
         ([1], r"an object with either .* Received: \[1\]"),
         ({}, r"either `instances`, .* Received: \[\]"),
         ({"inputs": SHORT, "instances": ROWS}, "either `instances`"),
@@ -114,6 +114,7 @@ def test_status_and_health_tell_the_version(server):
         ({"inputs": {**SHORT, "watched": [[1], [1, 2]]}}, "`watched` must be of dtype"),
         ({"inputs": {**SHORT, "watched": [1]}}, "`watched` must have shape"),
         ({"inputs": {**SHORT, "candidate": [1, models.SIZE]}}, str(models.SIZE)),
+        ({"inputs": {"candidate": {"b64": "a?=="}}}, "bytes in base64. Received: "),
         ({"signature_name": "apply_delta", "inputs": {}}, "`signature_name` must be"),
     ],
 )
@@ -159,6 +160,63 @@ def test_it_waits_for_the_first_version_and_ends_by_sigterm(tmp_path):
         assert server.predict({"inputs": ["a", "b"]}) == (200, {"outputs": wanted})
         os.kill(server.command.process.pid, signal.SIGTERM)
         assert server.command.wait() == 0
+
+
+class Words(tf.keras.Model):
+    """A model with outputs of several kinds."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = tfs.keras.Embedding(4, 2, embeddings_initializer="zeros")
+
+    def call(self, words):
+        vectors = self.embedding(tf.strings.length(words))
+        return {
+            "word": words,
+            "word_bytes": words,
+            "numbers": tf.concat([vectors / 0.0, vectors - np.inf], axis=-1),
+            "most": tf.reduce_max(tf.strings.length(words)),
+        }
+
+
+def test_outputs_are_answered_in_the_forms_of_tensorflow_serving(tmp_path):
+    model = Words()
+    model.compile("sgd", "mse")
+    model(tf.constant(["a"]))
+    signature = tf.TensorSpec([None], tf.string, "words")
+    tfs.keras.Publisher(tmp_path, model=model, input_signature=signature).publish()
+    with Server(tmp_path, "--name", "words") as server:
+        until(lambda: server.ask("/healthz")[0] == 200)
+        status, answer = server.predict({"inputs": ["a", {"b64": "/w=="}]})
+        numbers = [np.nan, np.nan, -np.inf, -np.inf]
+        wanted = {
+            "word": ["a", {"b64": "/w=="}],
+            "word_bytes": [{"b64": "YQ=="}, {"b64": "/w=="}],
+            "numbers": [numbers, numbers],
+            "most": 1,
+        }
+        assert status == 200
+        np.testing.assert_equal(answer, {"outputs": wanted})
+        status, answer = server.predict({"instances": ["a"]})
+        assert (status, "'most' is not of rows" in answer["error"]) == (400, True)
+
+
+def test_one_that_is_killed_leaves_nothing_behind(published):
+    folder, model = published
+
+    def files():
+        return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+    before = files()
+    wanted = model({name: tf.constant(x) for name, x in SHORT.items()}).numpy()
+    for _ in range(2):
+        with Server(folder) as server:
+            until(lambda server=server: server.ask("/healthz")[0] == 200)
+            _, answer = server.predict({"inputs": SHORT})
+            np.testing.assert_array_equal(np.float32(answer["outputs"]), wanted)
+            server.command.process.kill()
+            server.command.wait()
+    assert files() == before
 
 
 @pytest.mark.parametrize(

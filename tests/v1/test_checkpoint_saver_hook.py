@@ -365,8 +365,10 @@ def test_scope_that_reuses_and_divides_variables_does_not_matter(tmp_path):
             hook.begin()
         with tf1.Session() as session:
             session.run(tf1.global_variables_initializer())
-            hook.after_create_session(session, tf1.train.Coordinator())
+            coord = tf1.train.Coordinator()
+            hook.after_create_session(session, coord)
             assert hook._is_marked(session)
+            coord.request_stop()
 
 
 @pytest.mark.parametrize("sync", [False, True], ids=["alone", "sync"])
@@ -509,10 +511,12 @@ def test_replica_says_that_it_waits_for_the_chief_to_restore(
             return caplog.text.count("waits for the chief's hook") > 1
 
     hook = tfs.train.CheckpointSaverHook(tmp_path, is_chief=False)
+    coord = Coordinator()
     with tf.Graph().as_default(), tf1.Session() as session:
         build(True)
         hook.begin()
-        hook.after_create_session(session, Coordinator())
+        hook.after_create_session(session, coord)
+    coord.request_stop()
     assert f"restores the newest checkpoint in {tmp_path}" in caplog.text
 
 
@@ -590,9 +594,27 @@ def test_no_checkpoint_is_begun_at_sigterm_that_would_take_too_long(
 ):
     monkeypatch.setenv(notice_ops.GRACE_VARIABLE, "1e-6")
     monkeypatch.setattr(Notice, "end_process", lambda _: None)
-    hook = tfs.train.CheckpointSaverHook(tmp_path, save_steps=3)
+    hook = tfs.train.CheckpointSaverHook(tmp_path, save_steps=3, raise_at_end=True)
     with pytest.raises(SystemExit):
         train([Terminated(6), hook], until=20)
-    newest = directory.Directory(tmp_path).manifests()[-1]
+    folder = directory.Directory(tmp_path)
+    newest = folder.manifests()[-1]
     assert newest.state["global_step"] == 4
-    assert "no checkpoint of this moment is begun" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "no checkpoint of this moment is begun" in said
+    assert f"the next run goes on from {folder.prefix(newest.number)}." in said
+
+
+def test_who_cannot_restore_leaves_the_signal_as_it_was(tmp_path, monkeypatch):
+    def listening():
+        return {x for x in threading.enumerate() if x.name == "notice"}
+
+    def fails(session):
+        raise ValueError("another graph")
+
+    hook = tfs.train.CheckpointSaverHook(tmp_path)
+    monkeypatch.setattr(hook, "_restore", fails)
+    before = listening()
+    with pytest.raises(ValueError, match="another graph"):
+        train([hook], until=2)
+    assert listening() <= before

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import v1_checkpoint_models as models
+import warm_models
 
 import tf_syncrep as tfs
 
@@ -140,3 +141,26 @@ def test_fewer_rows_and_finalized_graphs_are_refused(tmp_path):
         graph.finalize()
         with pytest.raises(ValueError, match="graph is finalized"):
             tfs.train.warm_start(session, str(tmp_path))
+
+
+@pytest.mark.eager
+def test_a_checkpoint_of_keras_has_tables_of_fixed_size_for_it(tmp_path, monkeypatch):
+    sizes = {"fixed": 10, "grows": tfs.keras.Dynamic(50)}
+    old = warm_models.train(warm_models.make(sizes, None, monkeypatch, 3))
+    warm_models.saved(old, tmp_path)
+    with tf.Graph().as_default(), tf.Session() as session:
+        for name in sizes:
+            tf.get_variable(
+                *(name, [10, warm_models.WIDTH]),
+                partitioner=tf.fixed_size_partitioner(2),
+            )
+        session.run(tf.global_variables_initializer())
+        before = whole(session)
+        report = tfs.train.warm_start(
+            session, str(tmp_path), rename={f"tables/{x}": x for x in sizes}
+        )
+        after = whole(session)
+    there = warm_models.tables_of(old)["tables/fixed"]
+    np.testing.assert_array_equal(after["fixed"], there)
+    np.testing.assert_array_equal(after["grows"], before["grows"])
+    assert report["grows"].note == "it grows there, and tables of sessions do not"

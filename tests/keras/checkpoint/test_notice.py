@@ -118,6 +118,15 @@ def test_the_time_is_over_even_if_the_checkpoint_hangs(monkeypatch):
         is_over.set()
 
 
+def test_a_server_that_is_to_end_before_the_first_epoch_ends_the_program(monkeypatch):
+    ends = []
+    monkeypatch.setattr(Notice, "end_process", lambda _: ends.append(1))
+    notice = fit_notice.FitNotice([], "a strategy")
+    notice.give("SIGTERM to parameter server 1")
+    notice._watch()
+    assert ends
+
+
 def test_no_checkpoint_is_begun_that_would_take_too_long(tmp_path):
     finished = run(tmp_path, "", **{GRACE_VARIABLE: "1e-6"})
     assert finished.returncode == TO_BE_CONTINUED, finished.stderr

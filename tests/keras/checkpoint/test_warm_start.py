@@ -1,8 +1,10 @@
 """A model that begins with what fits it of another one, row by row."""
 
+import itertools
 import json
-import pathlib
+import shutil
 
+import all_optimizers
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -15,16 +17,23 @@ from warm_models import (
     saved,
     tables_of,
     train,
+    uses_of,
 )
 
 import tf_syncrep as tfs
 from tf_syncrep.python.checkpoint import function_calls
+from tf_syncrep.python.checkpoint.directory import DamagedError
+from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.checkpoint.contents import contents_of
 
+GROWS = tfs.keras.Dynamic(50)
 # In how many parts a table is saved, and then is.
 IN_PARTS = pytest.mark.parametrize(
     ("from_parts", "num_parts"),
-    [(2, 3), (3, 1), *(pytest.param(i, i, marks=pytest.mark.ci) for i in (1, 2))],
+    [
+        pytest.param(*x, marks=() if x in ((2, 3), (3, 1)) else pytest.mark.ci)
+        for x in itertools.product((1, 2, 3), repeat=2)
+    ],
 )
 
 
@@ -87,14 +96,30 @@ def test_a_table_with_fewer_rows_needs_truncate(
     ("dtype", "num_parts"), [("bfloat16", 1), ("float16", 3), ("float64", 2)]
 )
 def test_a_table_in_another_dtype_is_converted(num_parts, dtype, tmp_path, monkeypatch):
-    old = train(make({"user": 10}, None, monkeypatch, 2), steps=2)
-    saved(old, tmp_path)
-    new = make({"user": 13}, None, monkeypatch, num_parts, dtype=dtype)
-    report = tfs.keras.warm_start(new, tmp_path)
-    there, here = tables_of(old)["tables/user"], tables_of(new)["tables/user"]
-    assert here.dtype == dtype
-    np.testing.assert_array_equal(here[:10], tf.cast(there, dtype).numpy())
-    assert f"float32 became {dtype}" in report["tables/user"].note
+    """So is one that grows, whatever the other is, and back."""
+    sizes = {"user": 10, "item": tfs.keras.Dynamic(50), "shop": 10, "tag": GROWS}
+    others = {"user": 13, "item": GROWS, "shop": GROWS, "tag": 13}
+    old = train(make(sizes, None, monkeypatch, 2), steps=2)
+    saved(old, tmp_path / "old")
+    new = make(others, None, monkeypatch, num_parts, dtype=dtype)
+    report = tfs.keras.warm_start(new, tmp_path / "old")
+    saved(new, tmp_path / "new")
+    back = make(sizes, None, monkeypatch, 2)
+    tfs.keras.warm_start(back, tmp_path / "new", truncate=True)
+    for table in map("tables/{}".format, sizes):
+        there, here, again = (by_number(tables_of(x)[table]) for x in (old, new, back))
+        assert len(there) > 4
+        assert f"float32 became {dtype}" in report[table].note
+        for number, row in there.items():
+            expected = tf.cast(row, dtype).numpy()
+            assert here[number].dtype == dtype
+            np.testing.assert_array_equal(here[number], expected, err_msg=table)
+            np.testing.assert_array_equal(again[number], expected.astype(np.float32))
+
+
+def by_number(rows):
+    """Rows by their numbers or keys."""
+    return rows if isinstance(rows, dict) else dict(enumerate(rows))
 
 
 def test_a_table_of_another_optimizer_keeps_its_vectors(tmp_path, monkeypatch):
@@ -126,9 +151,46 @@ def test_a_table_of_another_optimizer_keeps_its_vectors(tmp_path, monkeypatch):
         assert report["variables/hidden/kernel"].status == "in part"
 
 
+OPTIMIZERS = {
+    **all_optimizers.KERAS_OPTIMIZERS,
+    **{
+        f"tfs.{name}": kind
+        for name, kind in all_optimizers.rules_in(tfs.keras).items()
+        if kind is not tfs.keras.LazyOptimizer
+    },
+    "LionOfMine": all_optimizers.LionOfMine,
+    "SyncReplicas": lambda: tfs.keras.SyncReplicas(tfs.keras.AdamAsync(), 1),
+}
+if compat.IS_KERAS_3:
+    OPTIMIZERS["LossScale"] = lambda: tf.keras.optimizers.LossScaleOptimizer(
+        tf.keras.optimizers.Adam()
+    )
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_all_of_an_optimizer_is_taken(name, tmp_path, monkeypatch):
+    old = train(make({"user": 10}, OPTIMIZERS[name](), monkeypatch, 2))
+    saved(old, tmp_path)
+    new = make({"user": 10}, OPTIMIZERS[name](), monkeypatch, 3)
+    report = tfs.keras.warm_start(new, tmp_path)
+    assert_all_equal([tables_of(new)], [tables_of(old)])
+    initial = {name: report[name].note for name in report.of("initial")}
+    assert {"as the program sets it"} <= {*initial.values()}
+    if name == "Adafactor":
+        assert "it is not known of which variable it is" in initial.values()
+        return
+    assert all("learning_rate" in name for name in initial)
+    there = dense_of(old)
+    for array, values in dense_of(new).items():
+        # Those of parts have names of their own.
+        if array in there and array not in initial:
+            np.testing.assert_array_equal(values, there[array], err_msg=array)
+    assert report.of("in part") == report.of("not used") == []
+
+
 def test_slots_that_no_optimizer_has_are_not_used(tmp_path):
     saved(train(make({"user": 10})), tmp_path)
-    new = make({"user": 10}, tf.keras.optimizers.SGD(0.1))
+    new = make({"user": 10}, tfs.keras.SGD(0.1))
     report = tfs.keras.warm_start(new, tmp_path)
     for name in ("tables/user", "variables/top/kernel"):
         assert report[name].status == "taken"
@@ -231,12 +293,7 @@ def test_the_least_used_rows_go_where_there_is_no_room(
     report = tfs.keras.warm_start(new, tmp_path)
     after, there = tables_of(new)["tables/user"], tables_of(old)["tables/user"]
     (table,) = contents_of(new).keyed_tables
-    uses = {}
-    (of_old,) = contents_of(old).keyed_tables
-    for part in of_old.parts:
-        _, keys, use, *_ = (x.numpy() for x in part.variables)
-        uses |= {int(k): (u[1], u[0]) for k, u in zip(keys, use, strict=True) if u[1]}
-    keys = np.array([*there])
+    uses, keys = uses_of(old, "tables/user"), np.array([*there])
     owners, kept = table.owners(keys), 0
     for number, part in enumerate(table.parts):
         own = sorted(keys[owners == number], key=lambda k: uses[k], reverse=True)
@@ -304,6 +361,32 @@ def test_sources_that_are_none(tmp_path):
         tfs.keras.warm_start(model, tmp_path)
 
 
+def test_a_checkpoint_that_is_being_written_is_none(tmp_path):
+    """Nor is what a program left that was killed as it wrote."""
+    old = make({"user": 10})
+    checkpoint = saved(old, tmp_path)
+    expected = tables_of(old)
+    train(old)
+    checkpoint.save(wait=True)
+    (tmp_path / "ckpt-2.json").unlink()
+    (tmp_path / "ckpt-2.writing").mkdir()
+    new = make({"user": 10})
+    with pytest.raises(ValueError, match=r"ckpt-2', which is being written"):
+        tfs.keras.warm_start(new, tmp_path / "ckpt-2")
+    report = tfs.keras.warm_start(new, tmp_path)
+    assert report.source.endswith("ckpt-1")
+    assert_all_equal([tables_of(new)], [expected])
+
+
+def test_tasks_with_other_working_directories_find_the_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    saved(make({"user": 10}), "run")
+    tf.train.Checkpoint(x=tf.Variable(1.0)).write("alone")
+    for source, prefix in (("run", "run/ckpt-1"), ("alone", "alone")):
+        report = tfs.keras.warm_start(make({"user": 10}), source)
+        assert report.source == str(tmp_path / prefix)
+
+
 def test_a_damaged_source_is_passed_over_or_refused(tmp_path):
     old = make({"user": 10})
     checkpoint = saved(old, tmp_path)
@@ -327,14 +410,34 @@ def test_a_damaged_source_is_passed_over_or_refused(tmp_path):
         tfs.keras.warm_start(new, tmp_path)
 
 
-def test_bytes_that_changed_are_found(tmp_path):
-    saved(train(make({"user": 10})), tmp_path)
-    (data,) = pathlib.Path(tmp_path).glob("ckpt-1.data*")
-    content = bytearray(data.read_bytes())
-    content[len(content) // 2] ^= 1
-    data.write_bytes(content)
-    with pytest.raises(Exception, match="ckpt-1 cannot be read, and some"):
-        tfs.keras.warm_start(make({"user": 10}), tmp_path)
+def written_by_a_session(folder):
+    """A checkpoint of a Saver."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        for name, shape in (("tables/user", [10, WIDTH]), ("variables/top/bias", [1])):
+            tf.compat.v1.get_variable(name, shape)
+        session.run(tf.compat.v1.global_variables_initializer())
+        tf.compat.v1.train.Saver().save(session, f"{folder}/ckpt")
+
+
+def saved_with_keys(folder):
+    saved(train(make({"user": 10, "item": GROWS})), folder)
+
+
+@pytest.mark.parametrize("write", [saved_with_keys, written_by_a_session])
+@pytest.mark.parametrize("damage", ["bytes that changed", "an end that is missing"])
+def test_damage_is_found_wherever_it_is(write, damage, tmp_path):
+    """In what servers read, and in what the coordinator does."""
+    write(tmp_path / "whole")
+    (data,) = (tmp_path / "whole").glob("*.data*")
+    content, model = data.read_bytes(), make({"user": 10, "item": GROWS})
+    for number in range(num := 12):
+        at, folder = len(content) * number // num, tmp_path / str(number)
+        shutil.copytree(tmp_path / "whole", folder)
+        rest = bytes([content[at] ^ 1]) + content[at + 1 :]
+        rest = rest if "changed" in damage else b""
+        (folder / data.name).write_bytes(content[:at] + rest)
+        with pytest.raises(DamagedError, match=f"{number}"):
+            tfs.keras.warm_start(model, folder / data.name.partition(".data")[0])
 
 
 def test_a_model_that_is_not_built_is_refused(tmp_path):
@@ -400,59 +503,6 @@ def test_fit_takes_the_source_and_begins_with_its_first_epoch(tmp_path):
     assert history.epoch == [0, 1]
     assert int(new.optimizer.iterations) == 3 + 2
     assert checkpoint.warm_started["tables/user"].status == "taken"
-
-
-@pytest.mark.parametrize(("ending", "num_parts"), [(".weights.h5", 1), (".keras", 3)])
-def test_weights_are_taken_from_files_of_keras(
-    ending, num_parts, tmp_path, monkeypatch
-):
-    """Slots begin anew there, and a table of fixed size may become one that grows."""
-    old = train(make({"user": 10, "item": 7}, None, monkeypatch, 2))
-    path = tmp_path / f"old{ending}"
-    (old.save_weights if ending == ".weights.h5" else old.save)(path)
-    sizes = {"user": 12, "item": tfs.keras.Dynamic(30)}
-    new = make(sizes, None, monkeypatch, num_parts)
-    before = tables_of(new)
-    report = tfs.keras.warm_start(new, path)
-    after, there = tables_of(new), tables_of(old)
-    np.testing.assert_array_equal(after["tables/user"][:10], there["tables/user"])
-    np.testing.assert_array_equal(after["tables/user"][10:], before["tables/user"][10:])
-    np.testing.assert_array_equal(
-        after["slots/m/tables/user"], before["slots/m/tables/user"]
-    )
-    items = after["tables/item"]
-    assert sorted(items) == list(range(7))
-    np.testing.assert_array_equal([items[i] for i in range(7)], there["tables/item"])
-    for name in ("hidden/kernel", "hidden/bias", "top/kernel", "top/bias"):
-        name = f"variables/{name}"
-        np.testing.assert_array_equal(dense_of(new)[name], dense_of(old)[name])
-        assert report[name].note == "slots begin anew: the source does not name them"
-    assert report["optimizer/iteration"].status == "initial"
-
-
-def test_layers_are_renamed_in_files_of_keras(tmp_path):
-    old = make({"user": 10})
-    old.save_weights(tmp_path / "old.weights.h5")
-    new = make({"user": 10}, dense=1)
-    report = tfs.keras.warm_start(
-        new,
-        tmp_path / "old.weights.h5",
-        rename={
-            "variables/hidden": "variables/top",
-            "variables/top": "variables/hidden",
-        },
-        pad=True,
-    )
-    assert report["variables/top/kernel"].source == "variables/hidden/kernel"
-    assert report["variables/top/bias"].rows == 1
-
-
-@pytest.mark.parametrize("name", ["missing.keras", "bad.keras", "bad.weights.h5"])
-def test_files_that_are_none(name, tmp_path):
-    if name.startswith("bad"):
-        (tmp_path / name).write_bytes(b"no such file")
-    with pytest.raises(Exception, match=r"which is not there|cannot be read"):
-        tfs.keras.warm_start(make({"user": 10}), tmp_path / name)
 
 
 @pytest.mark.parametrize(("rows", "num_parts"), [(1, 3), (2, 1), (4, 2)])

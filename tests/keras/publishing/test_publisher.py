@@ -11,7 +11,6 @@ import published_models as models
 import pytest
 import tensorflow as tf
 from full_disks import full_disk
-from waiting import in_thread
 
 import tf_syncrep as tfs
 from tf_syncrep.python.checkpoint.directory import Directory, Manifest, reader_of
@@ -340,34 +339,6 @@ def test_a_model_that_uses_variables_of_no_layer_is_refused(tmp_path):
     assert not models.manifests(tmp_path)
 
 
-def test_requests_see_one_version(tmp_path):
-    wanted = {}
-    model, draw = models.make(Dynamic(models.SIZE)), np.random.default_rng(1)
-    publisher = tfs.keras.Publisher(tmp_path, model=model, full_every=4)
-    with Follower(tmp_path, poll_secs=0.001) as follower:
-        found, is_over = [], False
-
-        def ask():
-            while not is_over:
-                found.append(follower(**models.probe())["output_0"].numpy())
-
-        asking = []
-        for version in range(1, 16):
-            models.train(model, draw)
-            wanted[version] = model(models.probe()).numpy()
-            publisher.publish()
-            if not asking:
-                follower.wait(1, models.DEADLINE_SECS)
-                asking = [in_thread(ask) for _ in range(3)]
-        follower.wait(15, models.DEADLINE_SECS)
-        is_over = True
-        for call in asking:
-            call.result(models.DEADLINE_SECS)
-    known = {x.tobytes() for x in wanted.values()}
-    assert len(known) == 15
-    assert {x.tobytes() for x in found} <= known
-
-
 # TensorFlow alone: no tf_syncrep in sight.
 ONLY_TENSORFLOW = """
 import importlib.util, json, sys
@@ -398,15 +369,8 @@ print(json.dumps({
 def test_a_process_with_tensorflow_alone_applies_a_delta(tmp_path):
     folder = tmp_path / "published"
     wanted = models.published(folder, versions=2)
-    publications = Publications(folder)
-    last = publications.manifests()[-1]
-    reader = reader_of(publications.prefix(2))
-    (rows,) = (Rows(*x) for x in last.state["tables"])
-    (chunk,) = changes(reader, rows)
-    arrays = {f"d/{rows.argument_of(what)}": x for what, x in chunk.items()}
-    for name, argument in last.state["dense"].items():
-        arrays[f"d/{argument}"] = reader.get_tensor(name)
-    arrays |= {"d/base": np.int64(1), "d/version": np.int64(2)}
+    delta = tfs.serving.read_delta(folder, 2)
+    arrays = {f"d/{name}": x for name, x in delta.items()}
     arrays |= {f"p/{name}": x.numpy() for name, x in models.probe().items()}
     np.savez(tmp_path / "given.npz", **arrays)
     # `-P` and no PYTHONPATH: the package is found by neither.

@@ -18,17 +18,21 @@
 namespace tf_syncrep {
 namespace {
 
-// How long a process that has notice waits for what follows a wait for notice,
-// which is a wait until the end, or follows work, which is more of it.
+using Clock = std::chrono::steady_clock;
+
+// How long a process that has notice waits for what follows work, which is more
+// of it.
 constexpr std::chrono::seconds kGap(2);
 // How long one piece of work may go on when there is notice.
 constexpr std::chrono::seconds kMostWork(10);
-
-using Clock = std::chrono::steady_clock;
+// For how long after a SIGTERM another one is the same: `timeout`, some
+// schedulers and whoever passes signals on send it to a process and to its
+// group.
+constexpr Clock::duration kRepeated = std::chrono::seconds(1);
 
 // What the handler uses; all else is out of its reach.
 std::atomic<pid_t> owner{0};
-std::atomic<int> num_signals{0};
+std::atomic<Clock::rep> given_at{0};  // when a SIGTERM came; 0 if none did
 int pipe_ends[2] = {-1, -1};
 struct sigaction former;  // written while the handler is not in force
 
@@ -61,10 +65,14 @@ void ActAsBefore() {
 
 void Handle(int /*signum*/) {
   const int error = errno;
-  if (getpid() != owner.load() || num_signals.fetch_add(1) > 0) {
+  const Clock::rep now = Clock::now().time_since_epoch().count();
+  Clock::rep first = 0;
+  if (getpid() != owner.load()) {
     ActAsBefore();
-  } else {
+  } else if (given_at.compare_exchange_strong(first, now)) {
     Wake();
+  } else if (now - first > kRepeated.count()) {
+    ActAsBefore();
   }
   errno = error;
 }
@@ -83,7 +91,7 @@ Notice::WaitId Notice::Wait(bool until_end, Callback done) {
     if (Listen()) {
       id = ++last_wait_;
       waits_.insert({id, {until_end, std::move(done)}});
-      if (num_signals.load() > 0) {
+      if (IsGiven()) {
         Wake();
       }
     }
@@ -104,7 +112,6 @@ void Notice::Cancel(WaitId id) {
     }
     done = std::move(wait->second.done);
     waits_.erase(wait);
-    free_at_ = Clock::now();
     StopListeningIfIdle();
   }
   done(true);
@@ -135,13 +142,13 @@ bool Notice::End() {
   bool is_given = IsGiven();
   --num_here_;
   if (!IsBusy()) {
-    is_given = num_signals.exchange(0) > 0;  // its caller sees to it
+    is_given = given_at.exchange(0) != 0;  // its caller sees to it
   }
   StopListeningIfIdle();
   return is_given;
 }
 
-bool Notice::IsGiven() const { return num_signals.load() > 0; }
+bool Notice::IsGiven() const { return given_at.load() != 0; }
 
 // Returns false where there is no thread.
 bool Notice::Listen() {
@@ -182,7 +189,7 @@ bool Notice::IsBusy() const {
 }
 
 void Notice::StopListeningIfIdle() {
-  if (num_signals.load() > 0) {
+  if (IsGiven()) {
     Wake();  // the thread does what has been put off, if it is time
   } else if (is_listening_ && !IsBusy() && work_began_ == Time()) {
     // Where there was work, its next is a moment away.
@@ -192,7 +199,6 @@ void Notice::StopListeningIfIdle() {
 }
 
 void Notice::Run() {
-  Time noted = Time::max();  // when the thread learned of the signal
   Time wake_at = Time::max();
   for (;;) {
     int wait_ms = -1;
@@ -211,28 +217,26 @@ void Notice::Run() {
     std::vector<Callback> calls;
     {
       const MutexLock lock(mu_);
-      if (num_signals.load() == 0) {
-        noted = Time::max();
+      if (!IsGiven()) {
         continue;
       }
-      noted = std::min(noted, now);
       for (auto wait = waits_.begin(); wait != waits_.end();) {
         const auto next = std::next(wait);
         if (!wait->second.until_end) {
           calls.push_back(std::move(wait->second.done));
           waits_.erase(wait);
-          free_at_ = now + kGap;
         }
         wait = next;
       }
       if (num_here_ == 0 && waits_.empty()) {
-        wake_at = num_working_ > 0 ? std::max(noted, work_began_) + kMostWork
+        const Time given(Clock::duration(given_at.load()));
+        wake_at = num_working_ > 0 ? std::max(given, work_began_) + kMostWork
                                    : free_at_;
       }
       if (now >= wake_at) {
-        noted = wake_at = Time::max();
+        wake_at = Time::max();
         is_listening_ = false;
-        num_signals.store(0);
+        given_at.store(0);
         // The lock is held: whoever listened before the former action is in
         // force again would take the own handler for it.
         ActAsBefore();

@@ -15,7 +15,8 @@ namespace tf_syncrep {
 // A scheduler that takes a task away sends SIGTERM, and SIGKILL some time
 // later. As long as somebody listens here, the first SIGTERM is noted and
 // nothing else happens. What would have happened, by the action that was in
-// force before, happens when nobody waits any more, or at a second SIGTERM.
+// force before, happens when nobody listens any more, or at a second SIGTERM
+// that is no repetition of the first.
 //
 // Who listens is either in another process, and has a wait or work here, or in
 // this one: then it is up to that one what happens in the end. As long as
@@ -33,9 +34,10 @@ class Notice {
   // The only one: signals are the process's.
   static Notice& OfProcess();
 
-  // Calls `done` when the process has notice; if `until_end`, not before the
-  // wait is cancelled: the process does not end meanwhile. Where there is no
-  // thread to wait with, the wait is cancelled at once.
+  // Calls `done` when the process has notice, which may end right then; if
+  // `until_end`, not before the wait is cancelled: the process does not end
+  // meanwhile. Where there is no thread to wait with, the wait is cancelled at
+  // once.
   WaitId Wait(bool until_end, Callback done);
 
   // Ends a wait, if it still waits.
@@ -74,7 +76,7 @@ class Notice {
   mutable Mutex mu_;
   bool has_thread_ TF_SYNCREP_GUARDED_BY(mu_) = false;
   bool is_listening_ TF_SYNCREP_GUARDED_BY(mu_) = false;
-  // Who may follow whoever has waited or worked until now has come by then.
+  // Work that follows what was done until now has begun by then.
   Time free_at_ TF_SYNCREP_GUARDED_BY(mu_);
   Time work_began_
       TF_SYNCREP_GUARDED_BY(mu_);  // the last one; 0 if there was none

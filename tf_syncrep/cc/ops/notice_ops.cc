@@ -15,10 +15,10 @@ REGISTER_OP("Syncrep>AwaitNotice")
     .Doc(R"doc(
 Waits until the process of its task has notice, that is, was sent SIGTERM.
 
-While an op waits, the process does not do what it does at a SIGTERM, unless there is a
-second one. It does that some two seconds after the op has ended, unless it waits again,
-until the end. The op fails as Cancelled if its step is cancelled, or if the process can
-have no thread to wait with. A process that ignores SIGTERM has no notice.
+While an op waits until the end, the process does not do what it does at a SIGTERM, unless
+there is a second one, after more than a second. It does that when no op waits any more.
+The op fails as Cancelled if its step is cancelled, or if the process can have no thread
+to wait with. A process that ignores SIGTERM has no notice.
 
 until_end: Whether to wait on when the process has notice, until the step is cancelled.
 )doc");

@@ -50,6 +50,7 @@
 #include "tf_syncrep/cc/wire/methods.h"
 #include "tf_syncrep/cc/wire/rendezvous.h"
 #include "tf_syncrep/cc/wire/served_calls.h"
+#include "tf_syncrep/cc/wire/worker.h"
 #include "tf_syncrep/cc/wire/worker_client.h"
 
 namespace tf_syncrep {
@@ -165,6 +166,7 @@ class WireServer : public GrpcServer {
     options.rendezvous_mgr_func = [server](const WorkerEnv*) {
       return new WireRendezvousMgr(server->local_);
     };
+    options.worker_func = MakeWorker;
     // It listens before it is whole. What comes in waits for the network.
     const Hubs::Starting starting(&server->hub_);
     {

@@ -7,7 +7,6 @@ This module does not depend on Keras. Names are those under which
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -129,10 +128,10 @@ class OfPart:
         Returns its own names if the tables had as many parts, otherwise those of all
         parts.
         """
-        found = []
-        for table, name in zip(self.tables, self.names, strict=True):
-            part = re.compile(re.escape(table) + "/[^/]*")
-            found += [name] if name in stored else filter(part.fullmatch, stored)
+        found = [name for name in self.names if name in stored]
+        others = {*self.tables} - {x.rpartition("/")[0] for x in found}
+        if others:  # There may be a thousand tables: it looks at each name once.
+            found += [x for x in stored if x.rpartition("/")[0] in others]
         return found
 
 

@@ -82,7 +82,7 @@ class Directory:
     """A folder of checkpoints, to which one training at a time writes."""
 
     #: What the names of the files begin with.
-    stem = "ckpt"
+    stem: str = "ckpt"
 
     def __init__(self, path: str | os.PathLike[str], name: str = "directory"):
         """Refers to a folder, which need not exist; `name` is the argument's."""
@@ -91,7 +91,7 @@ class Directory:
             raise ValueError(
                 f"`{name}` must be the path of a folder. Received: {name}={path!r}"
             )
-        self.path = os.fsdecode(path)
+        self.path: str = os.fsdecode(path)
         if "://" not in self.path:
             # Programs change their working directory, and tasks have their own.
             self.path = os.path.abspath(self.path)
@@ -371,6 +371,16 @@ def reader_of(prefix: str) -> Any:
     """Opens a bundle; reads nothing of its values."""
     # `load_checkpoint` would take a prefix for a folder in some file systems.
     return tf.compat.v1.train.NewCheckpointReader(prefix)
+
+
+def value_of(reader: Any, name: str) -> Any:
+    """Reads a value of a bundle; raises DamagedError if that cannot be."""
+    try:
+        return reader.get_tensor(name)
+    # A reader raises an IndexError if a file is too short, and a nameless OpError for
+    # nearly all else.
+    except (IndexError, tf.errors.OpError) as error:
+        raise DamagedError(f"{name} cannot be read: {error}") from error
 
 
 def _await_files(paths: Sequence[str]) -> list[str]:

@@ -28,6 +28,7 @@ from tf_syncrep.python.checkpoint.directory import (
     Directory,
     Manifest,
     reader_of,
+    value_of,
 )
 
 # The entries of a checkpoint's state for tables whose rows are found by keys, and for
@@ -477,4 +478,4 @@ def _least(of_part: Any, known: Mapping[str, Any], reader: Any, checkpoint: str)
             f"Checkpoint {checkpoint} does not have {of_part.names[0]}: it belongs to "
             "another model or optimizer."
         )
-    return min((reader.get_tensor(name) for name in names), key=lambda x: x.min())
+    return min((value_of(reader, name) for name in names), key=lambda x: x.min())

@@ -10,6 +10,7 @@ chunks that have rows of its own keys.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -17,8 +18,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_syncrep.python.checkpoint.directory import value_of
+
 # The last components of the names of a chunk's tensors.
 _IDS, _ROWS = "ids", "rows"
+
+# Returns which owner has each key.
+Owners = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +48,7 @@ class KeyedTable:
     name: str
     arrays: tuple[str, ...]
     parts: tuple[KeyedPart, ...]
-    owners: Callable[[np.ndarray], np.ndarray]
+    owners: Owners
 
     def part_names(self, part_number: int) -> tuple[str, ...]:
         """Returns the names of the arrays of a part."""
@@ -105,32 +111,29 @@ class KeyedTable:
             for chunk in chunks:
                 mask = chunk.masks[number]
                 if mask.any():
-                    add(
-                        tf.constant(chunk.prefix),
-                        tf.constant(chunk.names),
-                        tf.constant(mask),
-                    )
+                    with tf.device(part.device):
+                        add(chunk.read(dtypes), tf.constant(mask))
 
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
     """Some rows of a table in a checkpoint.
 
-    `masks`: the rows that each owner has. `keys`, `uses`: those of all rows.
+    `masks`: the rows that each owner has. `keys`, `uses`: those of all rows. `read`:
+    reads all arrays, which have these dtypes in the files, where the caller is.
     """
 
-    prefix: str
-    names: list[str]
     masks: list[np.ndarray]
     keys: np.ndarray
     uses: np.ndarray
+    read: Callable[[Sequence[tf.DType]], list[Any]]
 
 
 def chunks_of(
     arrays: Sequence[str],
     num_parts: int,
     readers: Mapping[str, Any],
-    owners: Callable[[np.ndarray], np.ndarray],
+    owners: Owners,
     num_owners: int,
 ) -> Iterator[Chunk]:
     """Yields the chunks that have the last version of any row of a table.
@@ -141,7 +144,7 @@ def chunks_of(
     for part_number in range(num_parts):
         names = _part_names(arrays, part_number, num_parts)
         found = [
-            (prefix, reader, chunk, reader.get_tensor(f"{chunk}/{_IDS}"))
+            (prefix, reader, chunk, value_of(reader, f"{chunk}/{_IDS}"))
             for prefix, reader in readers.items()
             for chunk in _chunks_in(reader, names[0])
         ]
@@ -155,10 +158,10 @@ def chunks_of(
                 continue
             within = chunk[len(names[0]) :]
             rows = [f"{name}{within}/{_ROWS}" for name in names]
-            uses, keys = reader.get_tensor(rows[2]), reader.get_tensor(rows[1])
+            uses, keys = value_of(reader, rows[2]), value_of(reader, rows[1])
             wanted, owner = is_newest & (uses[:, 1] > 0), owners(keys)
             masks = [wanted & (owner == i) for i in range(num_owners)]
-            yield Chunk(prefix, rows, masks, keys, uses)
+            yield Chunk(masks, keys, uses, functools.partial(_read, prefix, rows))
 
 
 def num_of(chunks: Sequence[Chunk], num_owners: int) -> np.ndarray:
@@ -188,28 +191,20 @@ def keep_most_used(chunks: Sequence[Chunk], room: Sequence[int]) -> None:
 
 def _adding(part: KeyedPart, dtypes: Sequence[tf.DType]) -> Any:
     """Traces a function that adds rows of a chunk to a part, on the part's task."""
+    specs = [
+        tf.TensorSpec([None, *variable.shape[1:]], dtype)
+        for variable, dtype in zip(part.variables, dtypes, strict=True)
+    ]
 
     @tf.function(
-        autograph=False,
-        input_signature=[
-            tf.TensorSpec([], tf.string),
-            tf.TensorSpec([len(dtypes)], tf.string),
-            tf.TensorSpec([None], tf.bool),
-        ],
+        autograph=False, input_signature=[specs, tf.TensorSpec([None], tf.bool)]
     )
-    def add(prefix, names, mask):
+    def add(read, mask):
         with tf.device(part.device):
-            read = tf.raw_ops.RestoreV2(
-                prefix=prefix,
-                tensor_names=names,
-                shape_and_slices=tf.fill([len(dtypes)], ""),
-                dtypes=dtypes,
-            )
-            values = []
-            for value, variable in zip(read, part.variables, strict=True):
-                value = tf.ensure_shape(value, [None, *variable.shape[1:]])
-                value = tf.boolean_mask(value, mask)
-                values.append(tf.cast(value, variable.dtype))
+            values = [
+                tf.cast(tf.boolean_mask(value, mask), variable.dtype)
+                for value, variable in zip(read, part.variables, strict=True)
+            ]
             vectors, keys, uses, *others = values
             rows = part.add(keys, uses[:, 0], uses[:, 1])
             own, _, _, *beside = part.variables
@@ -221,6 +216,16 @@ def _adding(part: KeyedPart, dtypes: Sequence[tf.DType]) -> Any:
     # Not the `tf.function`: TensorFlow would take five parts, each of which is traced
     # at its first call, for one function that is traced again and again.
     return add.get_concrete_function()
+
+
+def _read(prefix: str, names: list[str], dtypes: Sequence[tf.DType]) -> list[Any]:
+    """Reads arrays of a bundle, where the caller is."""
+    return tf.raw_ops.RestoreV2(
+        prefix=prefix,
+        tensor_names=names,
+        shape_and_slices=[""] * len(names),
+        dtypes=list(dtypes),
+    )
 
 
 def _part_names(arrays, part_number, num_parts):

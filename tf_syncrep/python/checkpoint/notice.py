@@ -10,6 +10,7 @@ import threading
 import time
 from typing import NoReturn
 
+from tf_syncrep.python.checkpoint.directory import Directory
 from tf_syncrep.python.ops import notice_ops
 from tf_syncrep.python.ops.notice_ops import GRACE_VARIABLE, TO_BE_CONTINUED
 
@@ -52,6 +53,8 @@ class Notice:
         self._is_seen_to = False
         # Whether there is something to save, in `fit`.
         self.has_begun: bool = False
+        # Whether this process had one by the end, whoever else had one before.
+        self.is_of_this: bool = False
         # Who has it, as its lines say.
         self.whose: str = ""
 
@@ -65,6 +68,7 @@ class Notice:
         with self._lock:
             was_listening, self._is_listening = self._is_listening, False
         if was_listening and notice_ops.end():
+            self.is_of_this = True
             self.give(_SIGTERM_OF_THIS)
 
     @property
@@ -114,6 +118,16 @@ class Notice:
         )
         return False
 
+    def say_next(self, directory: Directory, secs: float | None = None) -> None:
+        """Says from where the next run goes on.
+
+        `secs`: how long that took to write, if it was written for this notice.
+        """
+        number = directory.newest_number()
+        newest = directory.prefix(number) if number else "the beginning"
+        written = "" if secs is None else f", written in {secs:.1f} s"
+        self.say(f"the next run goes on from {newest}{written}.")
+
     def end_process_unless(self, is_over: threading.Event) -> None:
         """Waits until something is over, or the time is; then the process ends."""
         if not is_over.wait(max(0.0, self.secs_left)):
@@ -128,14 +142,14 @@ class Notice:
         os._exit(TO_BE_CONTINUED)
 
     def let_through(self) -> None:
-        """Listens no more; if there is notice, SIGTERM does what it does without this.
+        """Listens no more; SIGTERM to this process does what it does without this.
 
         A second call does nothing, nor does one after `leave`.
         """
         self.end()
         self.release()
         with self._lock:
-            is_due = self._given_at is not None and not self._is_seen_to
+            is_due = self.is_of_this and not self._is_seen_to
             self._is_seen_to = True
         # Otherwise another one in this process listens, and sees to it.
         if is_due and not notice_ops.is_given():
@@ -163,7 +177,7 @@ class Notice:
             if not in_main_thread and not is_handled:
                 # The error would end this thread alone.
                 self.end_process()
-            if is_handled and (not in_main_thread or self.whose == _SIGTERM_OF_THIS):
+            if is_handled and (not in_main_thread or self.is_of_this):
                 self.release()
                 signal.raise_signal(signal.SIGTERM)
         raise SystemExit(TO_BE_CONTINUED)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,10 @@ from tf_syncrep.python.checkpoint.directory import (
     Directory,
     Manifest,
     reader_of,
+    value_of,
 )
 from tf_syncrep.python.checkpoint.engine import KEYED, NOTES, shapes_of
+from tf_syncrep.python.checkpoint.keyed_tables import Chunk, Owners, chunks_of
 from tf_syncrep.python.ops import checkpoint_ops
 
 # A checkpoint of TensorFlow's has it if its names are paths of attributes.
@@ -91,6 +93,16 @@ class Source:
         """Returns the shape and dtype of a variable that is stored at once."""
         return tuple(self.shapes[name]), self._dtypes[name]
 
+    def chunks(
+        self, names: Sequence[str], owners: Owners, num_owners: int
+    ) -> Iterator[Chunk]:
+        """Yields the rows of a table that grows, as `chunks_of` does.
+
+        `names`: its vectors, keys, uses and slots.
+        """
+        num_parts = self.keyed[names[0]]["num_parts"]
+        return chunks_of(names, num_parts, self.readers, owners, num_owners)
+
     def take(self, calls: Any, shares: Mapping[str, Share]) -> None:
         """Has each task read its share, by the names in the files."""
         calls.restore(Contents(_shares=dict(shares)), self.prefixes)
@@ -119,7 +131,7 @@ class Source:
         """Reads a variable that is no table."""
         last = self.readers[self.path]
         if last.has_tensor(name):
-            return last.get_tensor(name)
+            return value_of(last, name)
         # It is so large that later files have only the rows that have changed.
         shape, dtype = self.whole(name)
         with tf.device("/device:CPU:0"):
@@ -148,12 +160,20 @@ def open_source(
             f"source={source!r}"
         )
     path = os.fsdecode(source)
+    if "://" not in path:
+        # Tasks have their own working directories.
+        path = os.path.abspath(path)
     folder, name = os.path.split(path)
     match = _NAME.fullmatch(name)
     if match and tf.io.gfile.exists(f"{path}.json"):
-        directory = Directory(folder or ".", "source")
+        directory = Directory(folder, "source")
         manifests = [x for x in directory.manifests() if x.number == int(match[1])]
         return _whole(directory, manifests)
+    if match and tf.io.gfile.isdir(f"{path}.writing"):
+        raise ValueError(
+            "`source` must be a checkpoint that is complete. Received: "
+            f"source={path!r}, which is being written, or never was to its end"
+        )
     if tf.io.gfile.exists(f"{path}.index"):
         return _of_tensorflow(path, of_objects)
     if not tf.io.gfile.isdir(path):

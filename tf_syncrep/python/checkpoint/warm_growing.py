@@ -15,7 +15,6 @@ import tensorflow as tf
 from tf_syncrep.python.checkpoint.keyed_tables import (
     Chunk,
     KeyedTable,
-    chunks_of,
     keep_most_used,
     num_of,
 )
@@ -24,8 +23,10 @@ from tf_syncrep.python.checkpoint.warm_arrays import Arrays, is_row, other_row
 from tf_syncrep.python.checkpoint.warm_items import Item, Place, Taken
 from tf_syncrep.python.ops import table_ops
 
-# How many bytes of the vectors of one stored part a task reads at a time.
+# How many bytes of vectors a task reads at a time, and how many numbers of rows the
+# coordinator looks at.
 _BYTES_AT_A_TIME = 8 << 20
+_NUMBERS_AT_A_TIME = 1 << 20
 
 
 class Growing:
@@ -61,11 +62,7 @@ class Growing:
         else:
             owners = functools.partial(_owners_by_number, item.places)
             num_owners = len(item.places)
-        chunks = [
-            *chunks_of(
-                names, saved["num_parts"], self._source.readers, owners, num_owners
-            )
-        ]
+        chunks = [*self._source.chunks(names, owners, num_owners)]
         if item.keyed is None:
             return self._plan_for_fixed(item, stored, slots, dtypes, chunks, left_out)
         num = int(sum(num_of(chunks, num_owners)))
@@ -121,9 +118,12 @@ class Growing:
         found = self._arrays.rows(item, item.name)
         if found is None:
             return self._arrays.other_shape(item, stored)
-        owners = table.owners(np.arange(found.num))
-        most = np.bincount(owners, minlength=len(table.parts))
-        for part, num in zip(table.parts, most, strict=True):
+        nums = np.zeros(len(table.parts), np.int64)
+        for begin in range(0, found.num, _NUMBERS_AT_A_TIME):
+            end = min(begin + _NUMBERS_AT_A_TIME, found.num)
+            owners = table.owners(np.arange(begin, end))
+            nums += np.bincount(owners, minlength=len(nums))
+        for part, num in zip(table.parts, nums, strict=True):
             if num > part.num_rows:
                 raise ValueError(
                     "A table that grows must have room for all rows of a table of "
@@ -178,7 +178,7 @@ def _fill_growing_from_fixed(table: KeyedTable, source: Source, stored: Rows) ->
     Each task reads all rows, some at a time, and keeps its own.
     """
     row_bytes = max(1, int(np.prod(stored.shape))) * stored.dtype.size
-    at_a_time = max(1, _BYTES_AT_A_TIME // row_bytes) * stored.shards
+    at_a_time = max(1, _BYTES_AT_A_TIME // (row_bytes * stored.shards)) * stored.shards
     for number, part in enumerate(table.parts):
         for begin in range(0, stored.num, at_a_time):
             num = min(at_a_time, stored.num - begin)
@@ -218,12 +218,7 @@ def _fill_fixed_from_growing(
                 continue
             ids = (chunk.keys[mask] - piece.first) // piece.stride + place.begin
             with tf.device(place.device):
-                vectors, _, _, *slots = tf.raw_ops.RestoreV2(
-                    prefix=chunk.prefix,
-                    tensor_names=chunk.names,
-                    shape_and_slices=[""] * len(dtypes),
-                    dtypes=dtypes,
-                )
+                vectors, _, _, *slots = chunk.read(dtypes)
                 for array, values in zip(arrays, [vectors, *slots], strict=True):
                     variable = place.variables[array]
                     values = tf.cast(tf.boolean_mask(values, mask), variable.dtype)

@@ -6,9 +6,10 @@ anything is written.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -44,26 +45,28 @@ class WarmStart:
         contents: Contents,
         source: Source,
         terms: Terms,
-        are_slots_named: bool = True,
+        of_keras: bool = True,
     ):
         """Plans it, and writes nothing.
 
-        `are_slots_named`: whether names of slots have those of their variables within,
-        as in a Keras model's checkpoint. Raises ValueError: a name in an argument fits
-        nothing, or a table may not be taken as it is.
+        `of_keras`: whether the contents are a Keras model's, in which names of slots
+        have those of their variables within, and tables may grow. Raises ValueError: a
+        name in an argument fits nothing, or a table may not be taken as it is. Raises
+        DamagedError: a file is damaged.
         """
         self._begun = time.monotonic()
-        self._contents, self._source = contents, source
-        base = base_of if are_slots_named else str
+        self._contents, self._source, self._of_keras = contents, source, of_keras
+        base = base_of if of_keras else str
         items = items_of(contents, base).values()
         own = [x for item in items for x in (item.name, *item.arrays, *item.of_part)]
         self._matching = Matching(own, source.names, terms.rename, terms.skip, base)
-        self._arrays = Arrays(contents, source, self._matching, are_slots_named)
+        self._arrays = Arrays(contents, source, self._matching, of_keras)
         self._fixed = Fixed(self._arrays, terms.truncate, terms.pad)
         self._growing = Growing(self._arrays, terms.truncate)
         self._moves: list[Callable[[], None]] = []
-        self._lines = [self._plan(item) for item in items]
-        self._of_parts, used = self._arrays.of_parts(terms.rename)
+        with _reading(source.path):
+            self._lines = [self._plan(item) for item in items]
+            self._of_parts, used = self._arrays.of_parts(terms.rename)
         unused = self._matching.stored - self._matching.used - used
         self._lines += [WarmStarted(name, NOT_USED) for name in sorted(unused)]
 
@@ -74,10 +77,14 @@ class WarmStart:
             stored = None
         if _SET_BY_PROGRAM.fullmatch(item.name):
             taken = "as the program sets it"
+        elif self._is_slot_of_some(item):
+            taken = "it is not known of which variable it is"
         elif self._matching.is_skipped(item.name):
             taken = SKIPPED
         elif stored is None:
             taken = NOT_THERE
+        elif stored in self._source.keyed and not self._of_keras:
+            taken = "it grows there, and tables of sessions do not"
         elif item.keyed is not None or stored in self._source.keyed:
             taken = self._growing.plan(item, stored)
         else:
@@ -88,6 +95,11 @@ class WarmStart:
         if taken.move is not None:
             self._moves.append(taken.move)
         return self._line(item, stored, taken)
+
+    def _is_slot_of_some(self, item: Item) -> bool:
+        """Returns whether an optimizer has one for a variable that nothing tells."""
+        is_optimizers = self._of_keras and item.name.startswith("optimizer/")
+        return is_optimizers and len(item.variable.shape) > 0
 
     def _line(self, item: Item, stored: str, taken: Taken) -> WarmStarted:
         size = 0
@@ -129,12 +141,8 @@ class WarmStart:
         Raises DamagedError: a file is damaged; some may have been taken then.
         """
         try:
-            self._run(calls)
-        except DAMAGE as error:
-            raise DamagedError(
-                f"{self._source.path} cannot be read, and some of it may have been "
-                f"taken: {error}"
-            ) from error
+            with _reading(self._source.path, ", and some of it may have been taken"):
+                self._run(calls)
         except tf.errors.InvalidArgumentError as error:
             raise ValueError(
                 f"{self._source.path} does not fit the model: "
@@ -154,3 +162,12 @@ class WarmStart:
         )
         calls.assign(self._of_parts)
         calls.assign((x, calls.read(original)) for original, x in self._contents.copies)
+
+
+@contextlib.contextmanager
+def _reading(path: str, beside: str = "") -> Iterator[None]:
+    """Makes errors of damaged files name the files, and say something beside."""
+    try:
+        yield
+    except (DamagedError, *DAMAGE) as error:
+        raise DamagedError(f"{path} cannot be read{beside}: {error}") from error

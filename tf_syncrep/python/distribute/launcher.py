@@ -34,6 +34,9 @@ FAILED = 1  # The status if a part of the cluster, and not the script, ended the
 OUTPUT_CLOSED = 128 + signal.SIGPIPE
 _PROBE_INTERVAL_SECS = 0.1
 _STOP_SECS = 5.0
+# For how long after a SIGTERM another one is the same: `timeout` and some schedulers
+# send it to this process and to its group, or to all processes.
+_REPEATED_SECS = 1.0
 _REAP_INTERVAL_SECS = 5.0
 # Tasks that write nothing for this long may be waiting for ever.
 _SILENCE_SECS = 30.0
@@ -213,7 +216,7 @@ class _Run:
         # message.
         self._may_hang = options.run_script_on != "coordinator" and options.num_ps > 0
         self._parent_pipe = parent_pipe
-        self._is_signalled = False
+        self._signalled_at: float | None = None
         # Unlike Queue, SimpleQueue allows put() in a signal handler.
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._output = Output(
@@ -276,12 +279,14 @@ class _Run:
 
     def _take_signal(self, signum: int, frame: FrameType | None) -> None:
         del frame
-        if self._is_signalled:
+        now = time.monotonic()
+        if self._signalled_at is None:
+            self._signalled_at = now
+            self._events.put(_Signal(signum))
+        elif signum != signal.SIGTERM or now - self._signalled_at > _REPEATED_SECS:
             # The front process kills the tasks. The thread that makes the decisions may
             # be in a write that waits for a reader.
             os._exit(128 + signum)
-        self._is_signalled = True
-        self._events.put(_Signal(signum))
 
     def _watch_parent(self) -> None:
         os.read(self._parent_pipe, 1)  # Returns when the front process has died.

@@ -115,10 +115,13 @@ class PublishedTable(tf.Module):
 
     def _write(self, places: tf.Tensor, rows: Mapping[str, tf.Tensor]) -> None:
         for name, values in rows.items():
+            variable = self.arrays[name]
+            # In JSON no vectors are [], which does not tell their width.
+            shape = tf.stack([tf.size(places), *variable.shape[2:]])
             tf.raw_ops.ResourceScatterNdUpdate(
-                ref=self.arrays[name].handle,
+                ref=variable.handle,
                 indices=self._at(places),
-                updates=tf.cast(values, self.arrays[name].dtype),
+                updates=tf.reshape(tf.cast(values, variable.dtype), shape),
             )
 
     def _at(self, places: tf.Tensor) -> tf.Tensor:
@@ -155,6 +158,15 @@ class PublishedDenseTable(PublishedTable):
         return tf.cond(tf.size(places) > 0, changed, lambda: zero)
 
 
+class _Index(tf.lookup.experimental.MutableHashTable):
+    """An index that is gone with the model that was loaded with it."""
+
+    def _destroy_resource(self):
+        tf.raw_ops.DestroyResourceOp(
+            resource=self.resource_handle, ignore_lookup_error=True
+        )
+
+
 class PublishedGrowingTable(PublishedTable, _KeyedTable):
     """A table that finds rows by keys."""
 
@@ -163,7 +175,7 @@ class PublishedGrowingTable(PublishedTable, _KeyedTable):
         super().__init__(row_shape, dtype, num_parts)
         self.keys = self._array((), tf.int64)
         with tf.init_scope(), tf.device("/device:CPU:0"):
-            self.index = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, -1)
+            self.index = _Index(tf.int64, tf.int64, -1)
 
     @property
     def arrays(self) -> dict[str, tf.Variable]:
@@ -214,10 +226,10 @@ class PublishedGrowingTable(PublishedTable, _KeyedTable):
             rows = variable_rows(variable)
 
             def longer(variable=variable, rows=rows) -> Any:
-                more = needed + needed // _SHARE_OF_MORE - rows
-                shape = tf.stack([more, *variable.shape[1:]])
-                old = tf.convert_to_tensor(variable)
-                variable.assign(tf.concat([old, tf.zeros(shape, variable.dtype)], 0))
+                # Until there is something in a new row, it is a copy of the last one.
+                # This reads the variable by rows: its value would be one copy more.
+                new = tf.range(needed + needed // _SHARE_OF_MORE)
+                variable.assign(tf.gather(variable, tf.minimum(new, rows - 1)))
                 return tf.constant(True)
 
             tf.cond(needed > rows, longer, lambda: tf.constant(False))

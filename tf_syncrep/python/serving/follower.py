@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,14 @@ import tensorflow as tf
 from absl import logging
 
 from tf_syncrep.python.base.arguments import check_positive
-from tf_syncrep.python.checkpoint.directory import Manifest, reader_of
+from tf_syncrep.python.checkpoint.directory import Manifest
 from tf_syncrep.python.serving.publications import (
     APPLY,
-    BASE,
-    VERSION,
+    PLACES,
+    TOMBSTONES,
     Publications,
     Rows,
-    changes,
+    arguments,
     has_delta,
     is_whole,
 )
@@ -37,7 +38,6 @@ _SAY_SECS = 60.0
 _RELOAD_SECS = 60.0
 # The signature that predicts.
 SERVE = "serving_default"
-_BUNDLE = ("variables", "variables")  # in a SavedModel
 
 
 class Follower:
@@ -51,8 +51,8 @@ class Follower:
     If a publication is missing or damaged, if the folder cannot be read, or if another
     training publishes there, the present version goes on serving, and the log says so.
     As soon as there is a newer SavedModel, that is loaded beside the present one, which
-    takes the memory of both meanwhile. Publications whose weights are not finite are
-    not served.
+    takes the memory of both meanwhile. A table that grows beyond its room is copied
+    while requests go on. Publications whose weights are not finite are not served.
 
     It needs TensorFlow and NumPy alone: `from tf_syncrep.serving import Follower` does
     not load the op library.
@@ -278,9 +278,19 @@ class Follower:
             newer = [x for x in newer if x.number > group[-1].number]
         for manifest in reversed([x for x in newer if is_whole(x)]):
             if self._try(self._load, [manifest]):
-                newer = [x for x in newer if x.number > manifest.number]
-                break
+                # That takes its time, in which others may have come.
+                self._follow()
+                return
         self._numbers["lag"] = len(newer)
+        if self._is_closed.is_set():
+            return
+        if newer and (what := newer[-1].not_finite) is not None:
+            self._say("Publication %d is not finite: %s.", newer[-1].number, what)
+        elif newer:
+            self._say(
+                "%s has newer publications, but none that can be served now.",
+                self._folder.path,
+            )
 
     def _try(self, function: Callable[[list[Manifest]], None], group: Any) -> bool:
         """Returns whether publications were applied or loaded."""
@@ -305,10 +315,10 @@ class Follower:
         """Loads the SavedModel of a publication."""
         (manifest,) = group
         self._folder.check_files(manifest)
-        folder = self._folder.full(manifest.number)
         self._not_before[manifest.token] = time.monotonic() + _RELOAD_SECS
-        model = tf.saved_model.load(folder)
-        _warm_up(model, manifest, reader_of(os.path.join(folder, *_BUNDLE)))
+        model = tf.saved_model.load(self._folder.full(manifest.number))
+        # The first call of a signature takes far longer than others.
+        _apply_tombstones(model, manifest, {})
         del self._not_before[manifest.token]
         if self._manifest is not None:
             logging.warning(
@@ -324,17 +334,13 @@ class Follower:
 
     def _apply(self, group: list[Manifest]) -> None:
         """Applies publications, of which only the last one is served."""
-        assert self._manifest is not None
-        apply_delta = self._model.signatures[APPLY]
-        specs = apply_delta.structured_input_signature[1]
-        base, given = self._manifest.number, []
-        for manifest in group:
-            self._folder.check_files(manifest)
-            given.append(self._read(manifest, base, specs))
-            base = manifest.number
+        deltas = [self._folder.delta(manifest) for manifest in group]
+        self._make_room(deltas)
+        given = [_tensors(delta) for delta in deltas]
         begin = time.monotonic()
         with self._lock.alone():
             try:
+                apply_delta = self._model.signatures[APPLY]
                 rows = sum(int(apply_delta(**x)["rows"]) for x in given)
             except BaseException:
                 # Nobody may see what is half of a version.
@@ -345,21 +351,19 @@ class Follower:
             size = sum(sum(x.files.values()) for x in group)
             self._note(group[-1], deltas=len(group), rows=rows, bytes=size)
 
-    def _read(
-        self, manifest: Manifest, base: int, specs: dict[str, tf.TensorSpec]
-    ) -> dict[str, tf.Tensor]:
-        """Reads the arguments of `apply_delta`."""
-        reader = reader_of(self._folder.prefix(manifest.number))
-        given: dict[str, Any] = {BASE: base, VERSION: manifest.number}
-        for described in manifest.state["tables"]:
-            rows = Rows(*described)
-            chunks = list(changes(reader, rows))
-            for name in specs:
-                if chunks and (what := rows.what(name)) is not None:
-                    given[name] = np.concatenate([x[what] for x in chunks])
-        for name, argument in manifest.state["dense"].items():
-            given[argument] = reader.get_tensor(name)
-        return _with_empty(given, specs)
+    def _make_room(self, deltas: list[dict[str, np.ndarray]]) -> None:
+        """Makes tables as long as they will be: no request waits for these copies."""
+        assert self._manifest is not None
+        beyond: dict[str, np.ndarray] = {}
+        for rows in (Rows(*x) for x in self._manifest.state["tables"]):
+            if rows.has_keys:
+                names = [rows.argument_of(what) for what in (PLACES, TOMBSTONES)]
+                places = np.concatenate([x[name] for x in deltas for name in names])
+                table = getattr(self._model, rows.argument)
+                if places.max(initial=-1) >= _num_places(table.vectors):
+                    beyond[rows.name] = places.max(keepdims=True)
+        if beyond:
+            _apply_tombstones(self._model, self._manifest, beyond)
 
     def _note(self, manifest: Manifest, **more: int) -> None:
         """Notes the version that is served, and what was done for it."""
@@ -370,8 +374,12 @@ class Follower:
             self._changed.notify_all()
 
     def _fail(self, message: str, *values: Any) -> None:
-        """Says that something is wrong, but not at each look."""
+        """Counts that something went wrong, and says it."""
         self._numbers["failures"] += 1
+        self._say(message, *values)
+
+    def _say(self, message: str, *values: Any) -> None:
+        """Says what is wrong, but not at each look."""
         text, now = message % values, time.monotonic()
         if now - self._said.get(text, -_SAY_SECS) >= _SAY_SECS:
             # What is not said again is forgotten.
@@ -384,27 +392,39 @@ class Follower:
             logging.warning("%s %s.", text, serving)
 
 
-def _with_empty(
-    given: dict[str, Any], specs: dict[str, tf.TensorSpec]
-) -> dict[str, tf.Tensor]:
-    """Returns arguments of `apply_delta` as tensors; tables that are not given stay."""
-    return {
-        name: tf.constant(given[name], spec.dtype)
-        if name in given
-        else tf.zeros([0, *spec.shape[1:]], spec.dtype)
-        for name, spec in specs.items()
-    }
+def _apply_tombstones(
+    model: Any, manifest: Manifest, tombstones: Mapping[str, np.ndarray]
+) -> None:
+    """Leaves a model at its version, but for places in some tables, by their names."""
+    given = arguments(
+        manifest,
+        base=manifest.number,
+        changed=lambda rows: [
+            {TOMBSTONES: x} for name, x in tombstones.items() if name == rows.name
+        ],
+        dense=functools.partial(_dense_value, model),
+    )
+    model.signatures[APPLY](**_tensors(given))
 
 
-def _warm_up(model: Any, manifest: Manifest, reader: Any) -> None:
-    """Applies no change: the first call of a signature takes far longer than others."""
-    apply_delta = model.signatures[APPLY]
-    given: dict[str, Any] = dict.fromkeys((BASE, VERSION), manifest.number)
-    for name, argument in manifest.state["dense"].items():
-        own = f"{argument}/.ATTRIBUTES/VARIABLE_VALUE"
-        # In the SavedModel of a v1 graph variables have their own names.
-        given[argument] = reader.get_tensor(own if reader.has_tensor(own) else name)
-    apply_delta(**_with_empty(given, apply_delta.structured_input_signature[1]))
+def _dense_value(model: Any, name: str, argument: str) -> np.ndarray:
+    """Returns the value of a dense variable, by its name in files or its argument."""
+    if hasattr(model, argument):
+        return getattr(model, argument).numpy()
+    # In the SavedModel of a v1 graph variables have their names alone.
+    (value,) = (x.numpy() for x in model.variables if x.name == f"{name}:0")
+    return value
+
+
+def _tensors(delta: Mapping[str, np.ndarray]) -> dict[str, tf.Tensor]:
+    return {name: tf.constant(x) for name, x in delta.items()}
+
+
+def _num_places(variable: tf.Variable) -> int:
+    """Returns how many places a table has, whose rows are of several parts."""
+    # Its value would be a copy.
+    shape = tf.raw_ops.VariableShape(input=variable.handle, out_type=tf.int64)
+    return int(shape[0] * shape[1])
 
 
 def _successors(present: Manifest | None, manifests: list[Manifest]) -> list[Manifest]:

@@ -9,7 +9,9 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+from absl import logging
 from aiohttp import web
 
 from tf_syncrep.python.serving.follower import SERVE, Follower
@@ -122,6 +124,9 @@ async def _with_errors(request: web.Request, handler: Any) -> web.StreamResponse
         message, status = str(error), 400
     except RuntimeError as error:  # There is no version yet.
         message, status = str(error), 503
+    except Exception as error:
+        logging.exception("A request failed")
+        message, status = str(error), 500
     return _json({"error": message}, status)
 
 
@@ -134,12 +139,18 @@ def _of_bytes(value: bytes) -> Any:
     try:
         return value.decode()
     except UnicodeDecodeError:
-        return {"b64": base64.b64encode(value).decode()}
+        return _in_base64(value)
+
+
+def _in_base64(value: bytes) -> dict[str, str]:
+    return {"b64": base64.b64encode(value).decode()}
 
 
 def _to_bytes(found: dict[str, Any]) -> Any:
     """Returns the bytes for which an object stands, or the object."""
-    return base64.b64decode(found["b64"]) if found.keys() == {"b64"} else found
+    if found.keys() != {"b64"}:
+        return found
+    return base64.b64decode(found["b64"], validate=True)
 
 
 def _parsed(text: bytes) -> dict[str, Any]:
@@ -147,7 +158,9 @@ def _parsed(text: bytes) -> dict[str, Any]:
     try:
         body = json.loads(text, object_hook=_to_bytes)
     except (ValueError, TypeError, RecursionError) as error:
-        raise ValueError(f"A request must be JSON. Received: {error}") from error
+        raise ValueError(
+            f"A request must be JSON, with bytes in base64. Received: {error}"
+        ) from error
     has = sorted(body) if isinstance(body, dict) else body
     if not isinstance(body, dict) or ("inputs" in body) == ("instances" in body):
         raise ValueError(
@@ -191,7 +204,17 @@ def _short(value: Any) -> str:
 
 
 def _arrays(outputs: Mapping[str, tf.Tensor]) -> dict[str, Any]:
-    return {name: x.numpy().tolist() for name, x in outputs.items()}
+    return {name: _array(name, x) for name, x in outputs.items()}
+
+
+def _array(name: str, tensor: tf.Tensor) -> Any:
+    if tensor.dtype != tf.string:
+        return tensor.numpy().tolist()
+    values = np.asarray(tensor.numpy(), object)
+    # The end of its name says that an output is of bytes, as in TensorFlow Serving.
+    if name.endswith("_bytes"):
+        values = np.vectorize(_in_base64, otypes=[object])(values)
+    return values.tolist()
 
 
 def _rows(outputs: Mapping[str, Any], num_rows: int) -> list[Any]:

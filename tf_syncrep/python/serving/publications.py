@@ -8,14 +8,21 @@ import itertools
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from tf_syncrep.python.checkpoint.directory import DamagedError, Directory, Manifest
+from tf_syncrep.python.checkpoint.directory import (
+    DamagedError,
+    Directory,
+    Manifest,
+    reader_of,
+)
+
+__all__ = ["read_delta"]
 
 # The argument of `apply_delta` that names the publication it is applied on, and the
 # one that names the publication that results.
@@ -30,12 +37,15 @@ class Rows:
 
     `name`: its name in files. `argument`: what the names of its arguments of
     `apply_delta` begin with. `num_parts`: how many parts it has where it is trained.
+    `row_shape`, `dtype`: of a row there.
     """
 
     name: str
     argument: str
     num_parts: int
     has_keys: bool
+    row_shape: Sequence[int]
+    dtype: str
 
     def part_names(self, part_number: int) -> list[str]:
         """Returns the names of a part's vectors, keys and uses."""
@@ -46,12 +56,20 @@ class Rows:
         """Returns the name of an argument of `apply_delta`."""
         return f"{self.argument}_{what}"
 
-    def what(self, argument: str) -> str | None:
-        """Returns what an argument of `apply_delta` has of this table, or None."""
-        for what in (PLACES, VECTORS, KEYS, TOMBSTONES):
-            if argument == self.argument_of(what):
-                return what
-        return None
+    def arguments(
+        self, changed: Iterable[dict[str, np.ndarray]]
+    ) -> dict[str, np.ndarray]:
+        """Returns the arguments of `apply_delta` for what has changed, if anything."""
+        none = np.zeros([0], np.int64)
+        dtype = tf.as_dtype(self.dtype).as_numpy_dtype
+        nothing = {PLACES: none, VECTORS: np.zeros([0, *self.row_shape], dtype)}
+        if self.has_keys:
+            nothing |= {KEYS: none, TOMBSTONES: none}
+        found = [nothing, *({**nothing, **x} for x in changed)]
+        return {
+            self.argument_of(what): np.concatenate([x[what] for x in found])
+            for what in nothing
+        }
 
 
 class Publications(Directory):
@@ -138,6 +156,24 @@ class Publications(Directory):
             if found != checksum:
                 raise DamagedError(f"{path} was changed")
 
+    def manifest(self, number: int) -> Manifest:
+        """Returns the manifest of a publication, or raises DamagedError."""
+        return self._read(number)
+
+    def delta(self, manifest: Manifest) -> dict[str, np.ndarray]:
+        """Checks and reads the arguments of `apply_delta` that lead to a publication.
+
+        Raises DamagedError, or an error of TensorFlow.
+        """
+        self.check_files(manifest)
+        reader = reader_of(self.prefix(manifest.number))
+        return arguments(
+            manifest,
+            base=manifest.chain[0],
+            changed=lambda rows: changes(reader, rows),
+            dense=lambda name, argument: reader.get_tensor(name),
+        )
+
     def files_of(self, number: int) -> list[str]:
         """Returns the names of a publication's files, also below its SavedModel."""
         found = super().files_of(number)
@@ -221,6 +257,26 @@ def has_delta(manifest: Manifest) -> bool:
     return len(manifest.chain) > 1
 
 
+def arguments(
+    manifest: Manifest,
+    base: int,
+    changed: Callable[[Rows], Iterable[dict[str, np.ndarray]]],
+    dense: Callable[[str, str], np.ndarray],
+) -> dict[str, np.ndarray]:
+    """Returns the arguments of the `apply_delta` of a model, by their names.
+
+    `changed`: returns what has changed in a table. `dense`: returns any other variable,
+    by its name in files and that of its argument.
+    """
+    given = {BASE: np.array(base), VERSION: np.array(manifest.number)}
+    for described in manifest.state["tables"]:
+        rows = Rows(*described)
+        given |= rows.arguments(changed(rows))
+    for name, argument in manifest.state["dense"].items():
+        given[argument] = np.asarray(dense(name, argument))
+    return given
+
+
 def chunks_of(reader: Any, name: str) -> list[str]:
     """Returns the prefixes of the names of the chunks of an array, in their order."""
     pattern = re.compile(re.escape(name) + r"/changed/(\d+)-(\d+)(?=/ids$)")
@@ -253,6 +309,47 @@ def changes(reader: Any, rows: Rows) -> Iterator[dict[str, np.ndarray]]:
                 KEYS: keys[is_used],
                 TOMBSTONES: places[~is_used],
             }
+
+
+def read_delta(
+    directory: str | os.PathLike[str], version: int
+) -> dict[str, np.ndarray]:
+    """Reads what leads to a publication from the one before, for `apply_delta`.
+
+    This is for who updates a published SavedModel by calls of its signature, as in
+    TensorFlow Serving. A `Follower` does so by itself.
+
+    Args:
+        directory: the folder of publications.
+        version: the number of the publication that the model is to be of.
+
+    Returns:
+        All arguments of `apply_delta`, by name. Those of a table that has not changed
+        have no rows. int64 scalars `base` and `version` are the publication that the
+        model must be of, and the one that it will be of.
+
+    Raises:
+        ValueError: `directory` is a file; or there is no such publication in it,
+            it is damaged, or it is the first of a training, which is a SavedModel.
+
+    Example:
+    ```python
+    model = tf.saved_model.load("published/1")
+    delta = tfs.serving.read_delta("published", version=2)
+    model.signatures["apply_delta"](**{k: tf.constant(x) for k, x in delta.items()})
+    ```
+    """
+    folder = Publications(directory)
+    try:
+        manifest = folder.manifest(version)
+        if not has_delta(manifest):
+            raise DamagedError("it is the first of a training: load its SavedModel")
+        return folder.delta(manifest)
+    except (DamagedError, tf.errors.OpError) as error:
+        raise ValueError(
+            "`version` must be that of a publication that is whole, and builds on "
+            f"another one. Received: version={version!r} ({error})"
+        ) from error
 
 
 def _checksum(path: str) -> int:

@@ -368,16 +368,8 @@ class Checkpoint(tf.keras.callbacks.Callback):
             # Batches of an incomplete round are trained again, and none is lost.
             steps = self.saving.manifest.state["steps"]
         self._run.progress.end(steps)
-        secs = time.monotonic() - begun
-        written = f", written in {secs:.1f} s" if is_saved else ""
-        newest = self._newest() or "the beginning"
-        notice.say(f"the next run goes on from {newest}{written}.")
-
-    def _newest(self) -> str:
-        """Returns the newest checkpoint's prefix, or "" if there is none."""
-        directory = self._engine.directory
-        number = directory.newest_number()
-        return directory.prefix(number) if number else ""
+        secs = time.monotonic() - begun if is_saved else None
+        notice.say_next(self._engine.directory, secs)
 
     def _note_stop(self, logs: Any) -> None:
         """Notes whether a callback has stopped training after this batch."""

@@ -137,7 +137,7 @@ def contents_of(model: Any, with_optimizers: bool = True) -> Contents:
             slots.setdefault(key, {}).update(found)
             if found and not members_of(optimizer):
                 trainers[key] = type(optimizer).__name__
-    renamed = _names_by_order(model)
+    renamed = names_by_order(model)
     for tables in tables_with(DynamicTables, [compat.native(v) for v in variables]):
         row_slots(optimizers, tables)  # which refuses what could not be restored
     trained = {id(compat.native(v)) for v in model.trainable_variables}
@@ -162,7 +162,7 @@ def contents_of(model: Any, with_optimizers: bool = True) -> Contents:
 def numbered_stems(model: Any) -> dict[str, bool]:
     """Returns what Keras has named layers after, and if it made them in their order."""
     numbers: dict[str, list[int]] = {}
-    for name in _names_by_order(model):
+    for name in names_by_order(model):
         stem, number = stem_of(name)
         numbers.setdefault(stem, []).append(number)
     return {stem: found == sorted(found) for stem, found in numbers.items()}
@@ -172,16 +172,6 @@ def stem_of(name: str) -> tuple[str, int]:
     """Returns what Keras has named a layer after, and its number."""
     match = re.fullmatch(r"(.+)_([1-9]\d*)", name)
     return (match[1], int(match[2])) if match else (name, 0)
-
-
-def variables_by_layer(model: Any) -> dict[str, list[str]]:
-    """Returns the names of the variables of a model's layers, in their order there."""
-    found: dict[str, list[str]] = {}
-    renamed = _names_by_order(model)
-    for variable in _variables_of(model):
-        layer, _, name = _path(variable, renamed).rpartition("/")
-        found.setdefault(layer, []).append(name)
-    return found
 
 
 def _free_all(tables: DynamicTables, part: Any) -> None:
@@ -365,6 +355,10 @@ def _variables_of(model: Any) -> list[Any]:
 
 def _build(optimizer: Any, model: Any) -> None:
     """Makes an optimizer's variables, which Keras would make at the first step."""
+    # Only in Keras 3 is it there, and if it is built, its scale would begin anew.
+    scaling = getattr(tf.keras.optimizers, "LossScaleOptimizer", ())
+    if isinstance(optimizer, scaling) and optimizer.built:
+        return
     if optimizer is getattr(model, "optimizer", None) and model.trainable_variables:
         with model.distribute_strategy.scope():
             optimizer.build(model.trainable_variables)
@@ -388,7 +382,7 @@ def _by_name(variables: Sequence[Any], name_of: Any) -> Iterator[tuple[str, Any]
         yield (name if seen[name] == 1 else f"{name}#{seen[name]}"), variable
 
 
-def _names_by_order(model: Any) -> dict[str, str]:
+def names_by_order(model: Any) -> dict[str, str]:
     """Replaces the names that Keras has generated for layers and seed generators.
 
     Keras numbers the layers of a class within the process; these names number those
@@ -397,7 +391,7 @@ def _names_by_order(model: Any) -> dict[str, str]:
     counts: collections.Counter[str] = collections.Counter()
     names: dict[str, str] = {}
     for part in [*trainer.layers_of(model), *trainer.seed_generators(model)]:
-        stem = _snake_case(type(part).__name__)
+        stem = snake_case(type(part).__name__)
         if part.name in names or not re.fullmatch(rf"{stem}(_\d+)?", part.name):
             continue
         names[part.name] = f"{stem}_{counts[stem]}" if counts[stem] else stem
@@ -405,7 +399,7 @@ def _names_by_order(model: Any) -> dict[str, str]:
     return names
 
 
-def _snake_case(name: str) -> str:
+def snake_case(name: str) -> str:
     """Converts a class's name as Keras does for names of layers."""
     name = re.sub(r"\W+", "", name)
     name = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", name)
@@ -424,6 +418,8 @@ def _renamed(path: str, renamed: Mapping[str, str]) -> str:
 def _name(variable: Any) -> str:
     """Returns a variable's name without that of its optimizer.
 
-    Optimizers of the same class may have different names.
+    Optimizers of the same class may have different names. A variable without a name has
+    one that Keras numbers within the process.
     """
-    return _path(variable, {}).split("/", 1)[-1]
+    name = _path(variable, {}).split("/", 1)[-1]
+    return "variable" if re.fullmatch(r"variable_\d+", name) else name

@@ -1,16 +1,18 @@
 """Files of Keras, `.weights.h5` and `.keras`, from which a warm start takes weights.
 
-They know a layer's variables, and an optimizer's slots, by their numbers. So slots are
-not taken, and variables are named by those of the model's layer of that name. The
-coordinator reads the file, some rows at a time, and sends them to the servers.
+They know a layer's variables, and an optimizer's slots, by their numbers. So nothing of
+an optimizer is taken, and variables are named by those of the model's layer of that
+name. The coordinator reads the file, some rows at a time, and sends them to the
+servers.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
-import re
+import functools
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import h5py
@@ -19,7 +21,10 @@ import tensorflow as tf
 
 from tf_syncrep.python.checkpoint.contents import Share
 from tf_syncrep.python.checkpoint.directory import DamagedError
+from tf_syncrep.python.checkpoint.keyed_tables import Chunk, Owners
 from tf_syncrep.python.checkpoint.source import Rows, Source
+from tf_syncrep.python.keras.checkpoint.file_names import LAYERS, FileNames, Step
+from tf_syncrep.python.keras.tables.slots import KEYS, USES
 from tf_syncrep.python.keras.tables.stacked_tables import chunks, write_rows
 
 ENDINGS = (".weights.h5", ".keras")
@@ -34,14 +39,13 @@ class FileSource(Source):
     def __init__(
         self,
         path: str,
-        variables_of: Callable[[str], Sequence[str]],
+        names: Callable[[Sequence[Step]], FileNames],
         files: contextlib.ExitStack,
     ):
         """Opens the file.
 
-        `variables_of`: returns the names of variables of the layer in whose place a
-        layer of this name is taken; none if there is none. Raises ValueError: there is
-        no such file. Raises DamagedError: it cannot be read.
+        `names`: returns what names the variables, given the layers of its list. Raises
+        ValueError: there is no such file. Raises DamagedError: it cannot be read.
         """
         if not tf.io.gfile.exists(path):
             raise ValueError(
@@ -54,14 +58,18 @@ class FileSource(Source):
             if path.endswith(".keras"):
                 whole = files.enter_context(zipfile.ZipFile(file))
                 file = files.enter_context(whole.open(_WEIGHTS))
-            self._arrays = _arrays_in(
-                files.enter_context(h5py.File(file)), variables_of
-            )
+            opened = files.enter_context(h5py.File(file))
+            self._arrays = _arrays_in(opened, names(_listed_in(opened)))
         except (OSError, KeyError, zipfile.BadZipFile, tf.errors.OpError) as error:
             raise DamagedError(f"{path} cannot be read: {error}") from error
-        self.keyed, self.trainers, self.readers = {}, {}, {path: None}
-        self.names = set(self._arrays)
+        self.trainers, self.readers = {}, {path: None}
+        self.names = {*self._arrays, *(["optimizer"] if "optimizer" in opened else [])}
         self.shapes = {name: list(x.shape) for name, x in self._arrays.items()}
+        self.keyed = {
+            name: {"rows": {x: self._row(x) for x in _of_rows(name)}}
+            for name in self._arrays
+            if f"keys/{name}" in self._arrays
+        }
 
     @property
     def path(self) -> str:
@@ -72,6 +80,33 @@ class FileSource(Source):
         """Returns the shape and dtype of a variable."""
         array = self._arrays[name]
         return tuple(array.shape), tf.as_dtype(array.dtype)
+
+    def _row(self, name: str) -> list[Any]:
+        """Returns the dtype and the shape of a row."""
+        (_, *row), dtype = self.whole(name)
+        return [dtype.name, *row]
+
+    def chunks(
+        self, names: Sequence[str], owners: Owners, num_owners: int
+    ) -> Iterator[Chunk]:
+        """Yields the rows of a table that grows."""
+        _, keys, uses = map(self.read, _of_rows(names[0]))
+        for some in chunks(range(len(keys)), tf.TensorSpec(*self.whole(names[0]))):
+            here = slice(some.start, some.stop)
+            owner = owners(keys[here])
+            yield Chunk(
+                [owner == i for i in range(num_owners)],
+                keys[here],
+                uses[here],
+                functools.partial(self._read_rows, names, here),
+            )
+
+    def _read_rows(
+        self, names: Sequence[str], rows: slice, dtypes: Sequence[tf.DType]
+    ) -> list[Any]:
+        """Reads rows of some arrays, and sends them to where the caller is."""
+        read = [self._read(name, rows) for name in names]
+        return [*map(tf.constant, read, dtypes)]
 
     def rows(self, name: str, row_dims: int, is_table: bool) -> Rows | None:
         """Returns the rows of an array."""
@@ -120,40 +155,54 @@ class FileSource(Source):
         try:
             return np.asarray(self._arrays[name][index])
         except (OSError, zipfile.BadZipFile) as error:
-            raise DamagedError(f"{self._path} cannot be read: {error}") from error
+            raise DamagedError(f"{name}: {error}") from error
 
 
-def _arrays_in(
-    file: Any, variables_of: Callable[[str], Sequence[str]]
-) -> dict[str, Any]:
+def _of_rows(name: str) -> tuple[str, str, str]:
+    """Returns the names of a growing table's vectors, of their keys and their uses."""
+    return name, f"keys/{name}", f"uses/{name}"
+
+
+def _arrays_in(file: Any, name_of: FileNames) -> dict[str, Any]:
     """Returns the arrays of a file by the names of a checkpoint's variables."""
-    found: dict[str, Any] = {}
+    found: list[tuple[str, str, list[Any]]] = []
 
     def visit(path: str, group: Any) -> None:
-        parts = path.split("/")
-        if parts[-1] != "vars" or parts[0] == "optimizer" or len(parts) < 2:
+        *parts, last = path.split("/")
+        if last != "vars" or not parts or parts[0] in ("optimizer", "metrics"):
             return
-        layer = _layer_name(parts[-2], group)
-        names = variables_of(layer)
-        for key, array in group.items():
+        way = [
+            Step(part, _name_in(file, [*parts[: i + 1], last]))
+            for i, part in enumerate(parts)
+        ]
+        for key in group:
             if "%" in key.replace("%25", "").replace("%2F", ""):
                 continue  # of the layout, and of rows of tables that grow
-            if f"{key}%keys" in group:
-                continue
-            if key.isdigit():
-                number = int(key)
-                name = names[number] if number < len(names) else key
-                found[f"variables/{layer}/{name}"] = array
-            else:
-                found[f"tables/{key}"] = array
+            kinds = [kind for kind in ("", KEYS, USES) if key + kind in group]
+            arrays = [group[key + kind] for kind in kinds]
+            found.append((name_of(way, key), f"variables/{path}/{key}", arrays))
 
     file.visititems(visit)
-    return found
+    counts = collections.Counter(name for name, *_ in found)
+    named: dict[str, Any] = {}
+    for name, path, arrays in found:
+        # A name that two have tells neither.
+        name = name if counts[name] == 1 else path
+        named |= zip(_of_rows(name), arrays, strict=False)
+    return named
 
 
-def _layer_name(place: str, group: Any) -> str:
-    """Returns a layer's name, as files number those to which Keras has given one."""
-    name = group.attrs.get("name", place)
-    name = name.decode() if isinstance(name, bytes) else str(name)
-    stem = re.sub(r"_\d+$", "", place)
-    return place if re.fullmatch(rf"{re.escape(stem)}(_\d+)?", name) else name
+def _listed_in(file: Any) -> list[Step]:
+    """Returns the layers in the list of a functional or sequential model."""
+    return [
+        Step(place, _name_in(file, [attribute, place, "vars"]))
+        for attribute in LAYERS
+        for place in file.get(attribute, ())
+    ]
+
+
+def _name_in(file: Any, parts: Sequence[str]) -> str | None:
+    """Returns the name that a layer has in a file; None if it has none there."""
+    group = file.get("/".join(parts))
+    name = None if group is None else group.attrs.get("name")
+    return name.decode() if isinstance(name, bytes) else name

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,14 +16,13 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from tf_syncrep.python.checkpoint.contents import Group, Share
-from tf_syncrep.python.checkpoint.directory import DamagedError
-from tf_syncrep.python.checkpoint.engine import DAMAGE
+from tf_syncrep.python.checkpoint.directory import DamagedError, value_of
 from tf_syncrep.python.checkpoint.source import Source, without_part
 from tf_syncrep.python.keras.checkpoint.contents import stem_of
 from tf_syncrep.python.keras.compat.object_graph import numbers_of_slots, objects_in
 
 # In the paths of what a DistributedEmbedding saves of its tables.
-_TABLES = "/_saved_tables/"
+_TABLES = re.compile("/_saved(_dynamic)?_tables/")
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
@@ -39,15 +39,14 @@ class ObjectSource(Source):
         super().__init__([prefix])
         try:
             objects = objects_in(self.readers[prefix])
-        # A reader raises an IndexError if a file is too short.
-        except (*DAMAGE, DecodeError, IndexError) as error:
+        except (DamagedError, DecodeError) as error:
             raise DamagedError(f"{prefix} cannot be read: {error}") from error
         of_variables: dict[str, str] = {}
         of_optimizers: dict[str, str] = {}
         slots = numbers_of_slots(objects)
         for number, node in enumerate(objects):
             for x in node.attributes:
-                if _TABLES in x.checkpoint_key:
+                if _TABLES.search(x.checkpoint_key):
                     raise ValueError(
                         "`source` must not be a checkpoint of tf.train.Checkpoint with "
                         "tables of a DistributedEmbedding: restore it into a model like"
@@ -112,7 +111,7 @@ class ObjectSource(Source):
 
     def read(self, name: str) -> np.ndarray:
         """Reads a variable."""
-        return self.readers[self.path].get_tensor(self._keys[name])
+        return value_of(self.readers[self.path], self._keys[name])
 
 
 def _names_of_variables(

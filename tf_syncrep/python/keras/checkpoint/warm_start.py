@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tf_syncrep.python.checkpoint.contents import Contents
 from tf_syncrep.python.checkpoint.function_calls import FunctionCalls
-from tf_syncrep.python.checkpoint.matching import renamed
 from tf_syncrep.python.checkpoint.source import Source, open_source
 from tf_syncrep.python.checkpoint.warm_report import WarmStartReport
 from tf_syncrep.python.checkpoint.warm_start import WarmStart
@@ -19,8 +19,8 @@ from tf_syncrep.python.keras.checkpoint.contents import (
     contents_of,
     has_weights,
     numbered_stems,
-    variables_by_layer,
 )
+from tf_syncrep.python.keras.checkpoint.file_names import FileNames
 from tf_syncrep.python.keras.checkpoint.file_source import ENDINGS, FileSource
 from tf_syncrep.python.keras.checkpoint.object_source import ObjectSource
 from tf_syncrep.python.keras.tables.setting import being_set
@@ -63,8 +63,8 @@ def warm_start(
             or its folder, of which the newest whole one is taken. Or one of
             `tf.train.Checkpoint`, without tables of a `DistributedEmbedding`, whose
             variables go by the names that Keras gave them. Or a file of Keras,
-            `.weights.h5` or `.keras`, of which weights and tables of fixed size are
-            taken, and no slots; they go through the coordinator, some at a time.
+            `.weights.h5` or `.keras`, of which weights and tables are taken, and
+            nothing of the optimizer; they go through the coordinator, some at a time.
         rename: names in the source with names of the model, of variables or of all that
             is within them: `{"tables/item": "tables/goods"}`; or a function of a name
             in the source that returns one of the model.
@@ -135,12 +135,5 @@ def _opened(
                 prefix, contents.trainers.values(), numbered_stems(model)
             ),
         )
-    by_layer = variables_by_layer(model)
-
-    def variables_of(layer: str) -> list[str]:
-        new = renamed(f"variables/{layer}", terms.rename)
-        found = by_layer.get(new.removeprefix("variables/"), [])
-        # Parts of a table are one variable there.
-        return ["embeddings"] if "embeddings_0" in found else found
-
-    return FileSource(path, variables_of, files)
+    names = functools.partial(FileNames, model, contents, terms.rename)
+    return FileSource(path, names, files)

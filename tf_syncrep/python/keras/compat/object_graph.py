@@ -10,13 +10,17 @@ from typing import Any
 # (Keras 3.15, tf_keras).
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
+from tf_syncrep.python.checkpoint.directory import value_of
 from tf_syncrep.python.checkpoint.source import OBJECTS
 
 
 def objects_in(reader: Any) -> Sequence[Any]:
-    """Returns the objects: with `children`, by number, and `attributes`."""
+    """Returns the objects: with `children`, by number, and `attributes`.
+
+    Raises DamagedError, or protobuf's DecodeError: they cannot be read.
+    """
     graph = trackable_object_graph_pb2.TrackableObjectGraph()
-    return graph.FromString(reader.get_tensor(OBJECTS)).nodes
+    return graph.FromString(value_of(reader, OBJECTS)).nodes
 
 
 def numbers_of_slots(objects: Sequence[Any]) -> set[int]:

@@ -46,6 +46,16 @@ def layers_of(model: Any) -> list[Any]:
     return list(model._flatten_layers())
 
 
+def own_variables(layer: Any) -> list[Any]:
+    """Returns a layer's own variables, in the order in which files number them.
+
+    Private: the public lists have those of the layers within it, too.
+    """
+    if IS_KERAS_3:
+        return [*layer._trainable_variables, *layer._non_trainable_variables]
+    return [*layer._trainable_weights, *layer._non_trainable_weights]
+
+
 def forget_inputs_of_failed_builds(model: Any) -> None:
     """Lets each `Sequential` that is not built be built for another shape.
 

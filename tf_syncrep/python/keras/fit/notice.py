@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -60,10 +61,11 @@ class FitNotice(Notice):
     def begin(self) -> None:
         """Listens for a SIGTERM to this process, or to a parameter server."""
         super().begin()
-        targets: list[Callable[[], None]] = [self._watch]
+        targets: list[Callable[[], Any]] = [self._watch]
         if self._checkpoints and self._strategy is not None:
             for number, function in enumerate(_functions_of(self._strategy)):
-                targets.append(lambda n=number, f=function: self._await(n, f))
+                targets.append(functools.partial(self._await, function, True))
+                targets.append(functools.partial(self._hear, number, function))
         for target in targets:
             threading.Thread(target=target, name="notice", daemon=True).start()
 
@@ -102,13 +104,18 @@ class FitNotice(Notice):
             for checkpoint in checkpoints:
                 checkpoint.save_at_notice(self)
 
-    def _await(self, number: int, function: Any) -> None:
-        """Waits for the notice of a parameter server, and keeps it up until the end."""
+    def _hear(self, number: int, function: Any) -> None:
+        """Waits for the notice of a parameter server, which another wait keeps up."""
+        if self._await(function, until_end=False):
+            self.give(f"SIGTERM to parameter server {number}")
+
+    def _await(self, function: Any, until_end: bool) -> bool:
+        """Calls a wait on a parameter server; returns whether it was not cancelled."""
         # A lost server ends the training by another error.
         with contextlib.suppress(tf.errors.OpError), apart_from_closures(self._calls):
-            function(tf.constant(False))
-            self.give(f"SIGTERM to parameter server {number}")
-            function(tf.constant(True))
+            function(tf.constant(until_end))
+            return True
+        return False
 
     def _watch(self) -> None:
         while not super().is_given:
@@ -120,6 +127,8 @@ class FitNotice(Notice):
                 why = "nothing is trained yet"
             self.say(f"{why}, and nothing is written.")
             self.let_through()
+            if not self.is_of_this:
+                self.end_process()
             return
         self.say_stop("fit")
         is_stopped = self._is_stopped.wait(max(0.0, self.secs_to_stop))

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tf_syncrep.python.data.work_queue import WorkQueue, queues_used
 from tf_syncrep.python.keras.compat.coordinator import as_worker, dataset_of_workers
+from tf_syncrep.python.ops import notice_ops
 
 # Such ops make workers read in different orders, or different parts; a Python generator
 # may do so as well.
@@ -238,6 +239,7 @@ def _held(*batch: Any) -> tf.Tensor:
 
 def take_chunk(iterator: Any) -> tuple[tf.Tensor, tf.Tensor]:
     """Reads a chunk, and returns it with the number of its batches; 0 at an end."""
+    notice_ops.note_work()  # so that the worker stays, and its execution tells of it
     chunk = next(iterator)
     is_chunk = tf.raw_ops.OptionalHasValue(optional=chunk[0])
     return chunk, tf.where(is_chunk, tf.shape(chunk)[0], 0)

@@ -8,6 +8,7 @@ it writes some kilobytes and its dense variables.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -60,7 +61,6 @@ class ServedModel:
         self._dtype = dtype
         self.rows: list[tuple[Rows, PublishedTable]] = []
         self.dense: dict[str, tf.Variable] = {}
-        self._trained: list[tf.DType] = []
         # The handles of stand-ins, by the ids of those of the model's variables.
         self._places: dict[int, tf.Tensor] = {}
         self._arguments: set[str] = {BASE, VERSION}
@@ -91,10 +91,7 @@ class ServedModel:
     def describe(self) -> dict[str, Any]:
         """Returns what a manifest says of the arguments of `apply_delta`."""
         return {
-            "tables": [
-                [rows.name, rows.argument, rows.num_parts, rows.has_keys]
-                for rows, _ in self.rows
-            ],
+            "tables": [dataclasses.astuple(rows) for rows, _ in self.rows],
             "dense": {name: self._argument_of[name] for name in self.dense},
         }
 
@@ -121,17 +118,20 @@ class ServedModel:
         kind = PublishedGrowingTable if table.grows else PublishedTable
         trained = tf.as_dtype(table.dtype)
         module = kind([table.width], self._dtype or trained, num_parts)
-        self._add_rows(
-            Rows(name, new_argument(name, self._arguments), num_parts, table.grows),
-            module,
-            trained,
-        )
+        self._add_rows(name, module, trained)
         return module
 
-    def _add_rows(self, rows: Rows, module: PublishedTable, trained: tf.DType) -> None:
+    def _add_rows(self, name: str, module: PublishedTable, trained: tf.DType) -> None:
+        rows = Rows(
+            name,
+            new_argument(name, self._arguments),
+            module.num_parts,
+            isinstance(module, PublishedGrowingTable),
+            module.row_shape,
+            trained.name,
+        )
         setattr(self._root, rows.argument, module)
         self.rows.append((rows, module))
-        self._trained.append(trained)
 
     def _add_variables(self, contents: Contents, groups: Mapping[int, Group]) -> None:
         """Makes stand-ins of all other variables."""
@@ -140,9 +140,7 @@ class ServedModel:
             (variable, *_), (piece,) = group.variables, group.pieces
             dtype, name = variable.dtype.base_dtype, piece.names[0]
             module = PublishedDenseTable(variable.shape[1:], dtype, 1)
-            self._add_rows(
-                Rows(name, new_argument(name, self._arguments), 1, False), module, dtype
-            )
+            self._add_rows(name, module, dtype)
             self._places[id(variable.handle)] = module.vectors.handle
         for share in contents.shares:
             for name, variable in share.wholes.items():
@@ -190,8 +188,8 @@ class ServedModel:
 
     def _apply(self) -> Any:
         specs = {name: tf.TensorSpec([], tf.int64) for name in (BASE, VERSION)}
-        for (rows, module), trained in zip(self.rows, self._trained, strict=True):
-            for what, spec in module.specs(trained).items():
+        for rows, module in self.rows:
+            for what, spec in module.specs(tf.as_dtype(rows.dtype)).items():
                 specs[rows.argument_of(what)] = spec
         for name, variable in self.dense.items():
             specs[self._argument_of[name]] = tf.TensorSpec(

@@ -14,7 +14,7 @@ from tf_syncrep.python.keras.tables.growing.dynamic_tables import DynamicTables,
 from tf_syncrep.python.keras.tables.stacked_tables import trained_by
 
 # These follow the key of a slot, for the keys and uses of the rows of a growing table.
-_KEYS, _USES = "%keys", "%uses"
+KEYS, USES = "%keys", "%uses"
 
 
 def save(optimizer: Any, store: Any) -> bool:
@@ -36,7 +36,7 @@ def save(optimizer: Any, store: Any) -> bool:
             if of_table not in rows:
                 rows[of_table] = tables.rows_of(name)
             store[key] = tables.values_of(name, rows[of_table], slots)
-            store[key + _KEYS], store[key + _USES] = rows[of_table][:2]
+            store[key + KEYS], store[key + USES] = rows[of_table][:2]
         else:
             store[key] = tables.read(name, slots)
     if saved:
@@ -66,7 +66,7 @@ def _load(optimizer, by_name, store):
         key + kind
         for key, tables, name, slots in saved
         if isinstance(tables, DynamicTables) and _are_rows(tables, name, slots)
-        for kind in (_KEYS, _USES)
+        for kind in (KEYS, USES)
     }
     if not saved or keys != set(store.keys()):
         return False
@@ -82,7 +82,7 @@ def _load(optimizer, by_name, store):
         if _are_rows(tables, name, slots):
             if isinstance(tables, DynamicTables):
                 # If the layer was loaded before, its rows stay where they are.
-                of_rows = (np.asarray(store[key + x][...]) for x in (_KEYS, _USES))
+                of_rows = (np.asarray(store[key + x][...]) for x in (KEYS, USES))
                 tables.restore(name, *of_rows, value, slots)
             else:
                 tables.write(name, value, slots)
@@ -104,8 +104,8 @@ def _check(store, key, tables, slots, name):
     if not isinstance(tables, DynamicTables):
         tables.check_shape(name, store[key], slots)
         return
-    tables.owners(name, np.asarray(store[key + _KEYS][...]))
-    shape = (*store[key + _KEYS].shape, *slots[0].shape[1:])
+    tables.owners(name, np.asarray(store[key + KEYS][...]))
+    shape = (*store[key + KEYS].shape, *slots[0].shape[1:])
     if tuple(store[key].shape) != shape:
         raise ValueError(
             f"Slots of table {name!r} must have shape {shape}. Received: slots of "

@@ -23,7 +23,7 @@ CASTING: dict[str, Any] = {} if compat.IS_KERAS_3 else {"experimental_autocast":
 # How many bytes are read or written at a time.
 CHUNK_BYTES = 64 * 2**20
 # The name in files of a table that is the only one of its layer.
-_ONLY = "embeddings"
+ONLY = "embeddings"
 
 
 class _PartsBySlab(dict[str, list[Any]]):
@@ -64,7 +64,7 @@ class StackedTables:
 
     def name_in_files(self, name: str) -> str:
         """Returns a table's name in files, whatever name its layer got from Keras."""
-        return _ONLY if self.named_by_layer else name
+        return ONLY if self.named_by_layer else name
 
     def key_in_files(self, name: str) -> str:
         """Returns the name where a slash would separate folders."""

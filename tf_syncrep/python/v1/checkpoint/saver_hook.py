@@ -185,7 +185,6 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         """Restores the newest checkpoint, or waits until the chief has restored it."""
-        self._listen(coord)
         if self._is_chief:
             self._restore(session)
         else:
@@ -197,6 +196,7 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
             with said_waits.said(lambda: line):
                 while not (coord.should_stop() or self._is_marked(session)):
                     coord.wait_for_stop(_ASK_SECS)
+        self._listen(coord)
 
     def before_run(self, run_context: Any) -> Any:
         """Asks for the global step."""
@@ -220,6 +220,8 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         """Writes a last checkpoint, of the end of the training."""
         if self._savings is not None:
             self._end_training(session, self._savings)
+            if self._notice is not None and self._notice.is_given:
+                self._notice.say_next(self._directory)
         self._is_over.set()
         if self._notice is not None:
             self._notice.end()
@@ -256,14 +258,15 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
 
     def _end_training(self, session: Any, savings: SessionSavings) -> None:
         savings.end_training(session)
-        manifest = savings.save_last() if self._has_time() else None
+        is_tried = self._has_time()
+        manifest = savings.save_last() if is_tried else None
         # Servers outlive this training, and would keep 8 bytes for each row for its
         # next checkpoint.
         with contextlib.suppress(tf.errors.OpError, RuntimeError):
             self._calls.cancel()
         if manifest is not None:
             self._run.progress.end(manifest.state["global_step"])
-        else:
+        elif is_tried:
             self._run.end_without_last()
 
     def _begin_saving(self, moment: Moment) -> Saving:

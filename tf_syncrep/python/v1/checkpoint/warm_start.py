@@ -94,7 +94,7 @@ class PreparedWarmStart:
     def __init__(self, source: Any, terms: Terms):
         """Plans it and builds the ops; raises what `warm_start` does."""
         found = open_source(source)
-        self._plan = WarmStart(_contents(), found, terms, are_slots_named=False)
+        self._plan = WarmStart(_contents(), found, terms, of_keras=False)
         self._calls = _Calls(self._plan, found.prefixes)
 
     def run(self, session: Any) -> WarmStartReport:

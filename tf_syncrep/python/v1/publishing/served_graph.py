@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -49,7 +50,7 @@ class ServedGraph:
             served = _variables_by_name()
             _check(graph, served, trained)
         self.contents, _ = contents_of([[v] for name in served for v in trained[name]])
-        self._describe(self.contents)
+        self._describe(self.contents, served)
         with graph.as_default():
             signatures = {
                 _saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY: (inputs, outputs),
@@ -60,10 +61,7 @@ class ServedGraph:
     def describe(self) -> dict[str, Any]:
         """Returns what a manifest says of the arguments of `apply_delta`."""
         return {
-            "tables": [
-                [rows.name, rows.argument, rows.num_parts, rows.has_keys]
-                for rows in self._tables
-            ],
+            "tables": [dataclasses.astuple(rows) for rows in self._tables],
             "dense": self._dense,
         }
 
@@ -94,13 +92,17 @@ class ServedGraph:
                 )
             session.run(merge)
 
-    def _describe(self, contents: Contents) -> None:
+    def _describe(
+        self, contents: Contents, served: Mapping[str, Sequence[Any]]
+    ) -> None:
         taken = {BASE, VERSION}
         names = [
             x.names[0] for s in contents.shares for g in s.groups for x in g.pieces
         ]
         for name in dict.fromkeys(names):  # The parts of a table have one name.
-            self._tables.append(Rows(name, new_argument(name, taken), 1, False))
+            dtype, (_, *row_shape) = _kind(served[name])
+            argument = new_argument(name, taken)
+            self._tables.append(Rows(name, argument, 1, False, row_shape, dtype))
         for share in contents.shares:
             for name in share.wholes:
                 self._dense[name] = new_argument(name, taken)
@@ -151,11 +153,11 @@ def _variables_by_name() -> dict[str, list[Any]]:
     return found
 
 
-def _kind(parts: Sequence[Any]) -> tuple[str, list[int | None]]:
+def _kind(parts: Sequence[Any]) -> tuple[str, list[int]]:
     """Returns the dtype and the shape of a variable that may be in parts."""
     part = part_of(parts[0])
-    shape = parts[0].shape.as_list() if part is None else list(part.full_shape)
-    return parts[0].dtype.base_dtype.name, shape
+    shape = parts[0].shape.as_list() if part is None else part.full_shape
+    return parts[0].dtype.base_dtype.name, [int(size) for size in shape]
 
 
 def _inputs_and_outputs(found: Any) -> tuple[Any, Any]:

@@ -401,3 +401,17 @@ def test_a_process_with_tensorflow_alone_applies_a_delta(tmp_path):
     np.testing.assert_array_equal(np.float32(found["after"]), wanted[2])
     assert found["version"] == 2
     assert "`base` must be the publication that this model is of" in found["refused"]
+
+
+def test_a_delta_that_cannot_be_applied_leaves_the_version(tmp_path):
+    folder = tmp_path / "published"
+    models.published(folder, versions=2)
+    served = tf.saved_model.load(str(folder / "1"))
+    delta = tfs.serving.read_delta(folder, 2)
+    (places,) = (x for x in delta if x.endswith("_places") and delta[x].size)
+    delta[places] = delta[places] + 10**6  # there are no such rows
+    with pytest.raises(tf.errors.InvalidArgumentError, match="indices"):
+        served.signatures["apply_delta"](
+            **{x: tf.constant(y) for x, y in delta.items()}
+        )
+    assert served.version.numpy() == 1

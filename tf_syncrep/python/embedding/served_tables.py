@@ -109,22 +109,27 @@ class PublishedTable(tf.Module):
         }
 
     def apply(self, given: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        """Sets rows; returns how many."""
-        self._write(given["places"], {"vectors": self._rows_of(given)})
-        return tf.size(given["places"], tf.int64)
+        """Sets rows; returns how many, when they are set."""
+        places = given["places"]
+        written = self._write(places, {"vectors": self._rows_of(given)})
+        with tf.control_dependencies(written):
+            return tf.size(places, tf.int64)
 
     def _rows_of(self, given: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """Returns the vectors that are given; if there are none, JSON has no width."""
         shape = [tf.size(given["places"]), *self.row_shape]
         return tf.cast(tf.reshape(given["vectors"], shape), self.vectors.dtype)
 
-    def _write(self, places: tf.Tensor, rows: Mapping[str, tf.Tensor]) -> None:
-        for name, values in rows.items():
+    def _write(self, places: tf.Tensor, rows: Mapping[str, tf.Tensor]) -> list[Any]:
+        """Returns the ops that set rows."""
+        return [
             tf.raw_ops.ResourceScatterNdUpdate(
                 ref=self.arrays[name].handle,
                 indices=self._at(places),
                 updates=values,
             )
+            for name, values in rows.items()
+        ]
 
     def _at(self, places: tf.Tensor) -> tf.Tensor:
         rows = tf.math.floordiv(places, self.num_parts)
@@ -146,7 +151,7 @@ class PublishedDenseTable(PublishedTable):
             )
 
     def apply(self, given: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        """Sets rows; returns how many."""
+        """Sets rows; returns how many, when they are set."""
         places = given["places"]
 
         def changed() -> tf.Tensor:
@@ -214,10 +219,11 @@ class PublishedGrowingTable(PublishedTable, _KeyedTable):
         had = tf.gather_nd(self.keys, self._at(changed))
         # Before a place has a key, another one's may stand there.
         is_there = tf.equal(self._places_of(had), changed)
-        self.index.remove(tf.boolean_mask(had, is_there))
-        self.index.insert(tf.boolean_mask(keys, is_new), new_places)
-        self._write(places, {"vectors": self._rows_of(given), "keys": keys})
-        return tf.size(places, tf.int64) + tf.size(tombstones, tf.int64)
+        removed = self.index.remove(tf.boolean_mask(had, is_there))
+        inserted = self.index.insert(tf.boolean_mask(keys, is_new), new_places)
+        written = self._write(places, {"vectors": self._rows_of(given), "keys": keys})
+        with tf.control_dependencies([removed, inserted, *written]):
+            return tf.size(places, tf.int64) + tf.size(tombstones, tf.int64)
 
     def _places_of(self, keys: tf.Tensor) -> tf.Tensor:
         return tf.ensure_shape(self.index.lookup(keys), [None])

@@ -197,20 +197,21 @@ class ServedModel:
             )
 
         def apply_delta(**given):
-            num_rows = []
             with tf.control_dependencies(
                 [refuse_other_base(self.version, given[BASE])]
             ):
+                num_rows = [tf.constant(0, tf.int64)]
                 for rows, module in self.rows:
                     own = {x: given[rows.argument_of(x)] for x in module.specs(tf.int8)}
                     num_rows.append(module.apply(own))
-                for name, variable in self.dense.items():
-                    variable.assign(given[self._argument_of[name]])
+                assigned = [
+                    variable.assign(given[self._argument_of[name]], read_value=False)
+                    for name, variable in self.dense.items()
+                ]
+            # A model that is changed in part is of no version that there is.
+            with tf.control_dependencies([*num_rows, *assigned]):
                 self.version.assign(given[VERSION])
-            return {
-                VERSION: tf.identity(given[VERSION]),
-                "rows": tf.add_n(num_rows) if num_rows else tf.constant(0, tf.int64),
-            }
+            return {VERSION: tf.identity(given[VERSION]), "rows": tf.add_n(num_rows)}
 
         return tf.function(apply_delta, autograph=False).get_concrete_function(**specs)
 

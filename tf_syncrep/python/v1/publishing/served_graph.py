@@ -121,7 +121,7 @@ class ServedGraph:
             given[argument] = _placeholder(*_kind(served[name]))
         num_rows = tf.constant(0, tf.int64)
         with tf.control_dependencies([refuse_other_base(version, given[BASE])]):
-            done = [version.assign(given[VERSION], read_value=False)]
+            done = []
             for rows in self._tables:
                 places, vectors = (
                     given[rows.argument_of(x)] for x in (PLACES, VECTORS)
@@ -130,7 +130,10 @@ class ServedGraph:
                 done += [_set_rows(x, places, vectors) for x in served[rows.name]]
             for name, argument in self._dense.items():
                 done += [_set_all(x, given[argument]) for x in served[name]]
-        with tf.control_dependencies(done):
+            # A graph that is changed in part is of no version that there is.
+            with tf.control_dependencies(done):
+                set_version = version.assign(given[VERSION], read_value=False)
+        with tf.control_dependencies([set_version]):
             outputs = {
                 VERSION: tf.identity(given[VERSION]),
                 "rows": tf.identity(num_rows),

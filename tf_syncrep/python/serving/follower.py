@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import math
 import os
 import threading
@@ -17,7 +16,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_syncrep.python.base.arguments import check_positive
-from tf_syncrep.python.checkpoint.directory import Manifest
+from tf_syncrep.python.checkpoint.directory import Manifest, reader_of
 from tf_syncrep.python.serving.publications import (
     APPLY,
     PLACES,
@@ -318,7 +317,7 @@ class Follower:
         self._not_before[manifest.token] = time.monotonic() + _RELOAD_SECS
         model = tf.saved_model.load(self._folder.full(manifest.number))
         # The first call of a signature takes far longer than others.
-        _apply_tombstones(model, manifest, {})
+        self._apply_tombstones(model, manifest, {})
         del self._not_before[manifest.token]
         if self._manifest is not None:
             logging.warning(
@@ -363,7 +362,29 @@ class Follower:
                 if places.max(initial=-1) >= _num_places(table.vectors):
                     beyond[rows.name] = places.max(keepdims=True)
         if beyond:
-            _apply_tombstones(self._model, self._manifest, beyond)
+            self._apply_tombstones(self._model, self._manifest, beyond)
+
+    def _apply_tombstones(
+        self, model: Any, manifest: Manifest, tombstones: Mapping[str, np.ndarray]
+    ) -> None:
+        """Leaves a model at its version, but for places in some tables, by names."""
+
+        def dense(name: str, argument: str) -> np.ndarray:
+            if hasattr(model, argument):
+                return getattr(model, argument).numpy()
+            # The SavedModel of a v1 graph has it by its own name, maybe in parts.
+            folder = self._folder.full(manifest.number)
+            return reader_of(f"{folder}/variables/variables").get_tensor(name)
+
+        given = arguments(
+            manifest,
+            base=manifest.number,
+            changed=lambda rows: [
+                {TOMBSTONES: x} for name, x in tombstones.items() if name == rows.name
+            ],
+            dense=dense,
+        )
+        model.signatures[APPLY](**_tensors(given))
 
     def _note(self, manifest: Manifest, **more: int) -> None:
         """Notes the version that is served, and what was done for it."""
@@ -390,30 +411,6 @@ class Follower:
                 f"Publication {version} goes on serving" if version else "None serves"
             )
             logging.warning("%s %s.", text, serving)
-
-
-def _apply_tombstones(
-    model: Any, manifest: Manifest, tombstones: Mapping[str, np.ndarray]
-) -> None:
-    """Leaves a model at its version, but for places in some tables, by their names."""
-    given = arguments(
-        manifest,
-        base=manifest.number,
-        changed=lambda rows: [
-            {TOMBSTONES: x} for name, x in tombstones.items() if name == rows.name
-        ],
-        dense=functools.partial(_dense_value, model),
-    )
-    model.signatures[APPLY](**_tensors(given))
-
-
-def _dense_value(model: Any, name: str, argument: str) -> np.ndarray:
-    """Returns the value of a dense variable, by its name in files or its argument."""
-    if hasattr(model, argument):
-        return getattr(model, argument).numpy()
-    # In the SavedModel of a v1 graph variables have their names alone.
-    (value,) = (x.numpy() for x in model.variables if x.name == f"{name}:0")
-    return value
 
 
 def _tensors(delta: Mapping[str, np.ndarray]) -> dict[str, tf.Tensor]:

@@ -21,6 +21,7 @@ from tf_syncrep.python.ops.notice_ops import GRACE_VARIABLE, TO_BE_CONTINUED
 PROGRAM = pathlib.Path(__file__).with_name("notice_program.py")
 DEADLINE_SECS = 30
 STEP = 7  # between two checkpoints, in the second epoch
+LAST_STEP = 19
 
 
 def run(folder, case, step=STEP, **env):
@@ -62,18 +63,19 @@ def test_a_checkpoint_of_that_moment_is_written(tmp_path, case, status):
 
 
 @pytest.mark.parametrize(
-    ("case", "ends", "said"),
+    ("case", "step", "ends", "said"),
     [
-        ("no checkpoint", True, "SIGTERM: fit has no tfs.keras.Checkpoint"),
-        ("no checkpoint, and a handler", False, "handled\ntrained 20"),
-        ("an error", True, "nothing is written: ValueError('of a callback')"),
-        ("ignored", False, "trained 20"),
+        ("no checkpoint", STEP, True, "SIGTERM: fit has no tfs.keras.Checkpoint"),
+        ("no checkpoint", LAST_STEP, True, "fit has no tfs.keras.Checkpoint"),
+        ("no checkpoint, and a handler", STEP, False, "handled\ntrained 20"),
+        ("an error", STEP, True, "nothing is written: ValueError('of a callback')"),
+        ("ignored", STEP, False, "trained 20"),
     ],
 )
 def test_the_signal_does_what_it_does_where_nothing_is_saved(
-    tmp_path, case, ends, said
+    tmp_path, case, step, ends, said
 ):
-    finished = run(tmp_path, case)
+    finished = run(tmp_path, case, step)
     assert finished.returncode == (128 + signal.SIGTERM if ends else 0)
     assert said in finished.stdout
     assert ("went on" in finished.stdout) != ends

@@ -61,7 +61,9 @@ if keras_variants.IS_KERAS_3:
         "_is_compiled",
         "_make_class_weight_map_fn",
         "_maybe_load_initial_counters_from_ckpt",
+        "_non_trainable_weights",
         "_steps_per_execution",
+        "_trainable_weights",
         "_training_state",
     }
     LOOKED_UP = {"_embeddings"}
@@ -72,6 +74,7 @@ else:
         "_initial_epoch",
         "_layers",
         "_model_variables_moving_average",
+        "_non_trainable_variables",
         "_trainable_variables",
     }
     LOOKED_UP = {"_generator"}

@@ -57,6 +57,7 @@ class FitNotice(Notice):
         # The loop has stopped, and fit has ended.
         self._is_stopped, self._is_over = threading.Event(), threading.Event()
         self._calls = cancellation_manager()
+        self._is_said = False  # that there is nothing to save
 
     def begin(self) -> None:
         """Listens for a SIGTERM to this process, or to a parameter server."""
@@ -85,6 +86,19 @@ class FitNotice(Notice):
         """Lets parameter servers with notice end."""
         _ends_at_once.clear()
         self._calls.start_cancel()
+
+    def let_through(self) -> None:
+        """Listens no more, and says so if there is notice and nothing to save."""
+        self.end()
+        if super().is_given and not self.has_begun:
+            with self._lock:
+                was_said, self._is_said = self._is_said, True
+            if not was_said:
+                why = "fit has no tfs.keras.Checkpoint"
+                if self._checkpoints:
+                    why = "nothing is trained yet"
+                self.say(f"{why}, and nothing is written.")
+        super().let_through()
 
     def leave(self) -> NoReturn:
         """Ends the program; servers are there for whatever it does until then."""
@@ -122,10 +136,6 @@ class FitNotice(Notice):
             if self._is_over.wait(_ASK_SECS):
                 return
         if not self.has_begun:
-            why = "fit has no tfs.keras.Checkpoint"
-            if self._checkpoints:
-                why = "nothing is trained yet"
-            self.say(f"{why}, and nothing is written.")
             self.let_through()
             if not self.is_of_this:
                 self.end_process()

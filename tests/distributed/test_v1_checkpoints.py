@@ -48,6 +48,7 @@ def test_any_task_is_stopped_or_killed_and_training_ends(
         parts=parts,
         sync=sync,
         items=_ITEMS,
+        holds=[*_STOPS, *_KILLS],
     )
     published = tmp_path / "published"
     with replicas, v1_published.Recorded(published) as recorded:
@@ -57,6 +58,7 @@ def test_any_task_is_stopped_or_killed_and_training_ends(
         num_restored = 0
         for step in sorted(_STOPS | _KILLS):
             cluster.wait_for_output("worker-0", f"past {step}.")
+            (tmp_path / f"go-{step}").touch()
             if step in _STOPS:
                 cluster.stop_for_a_while(_STOPS[step])
                 continue

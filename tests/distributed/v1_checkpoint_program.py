@@ -3,10 +3,12 @@
 Run it as a task of TF_CONFIG with JSON arguments, which are those of `main` by name.
 The gradient is a function of the global step, so that all replicas give the same. It
 prints "restored", "past TENS." and "read ITEM", line by line. It makes no more than
-15 steps without a checkpoint: a fast machine would have none when a task is killed.
+15 steps without a checkpoint: a fast machine would have none when a task is killed. At
+each step of `holds` it waits until there is a file `go-STEP` in the folder.
 """
 
 import json
+import pathlib
 import sys
 
 import programs
@@ -25,8 +27,9 @@ DEADLINE_SECS = 60
 class Tell(tf.train.SessionRunHook):
     """Reports sessions and steps."""
 
-    def __init__(self, hook, directory, first_step):
+    def __init__(self, hook, directory, first_step, holds):
         self._hook = hook
+        self._holds = {x: pathlib.Path(directory, f"go-{x}") for x in sorted(holds)}
         self._first_step = first_step
         self._directory = Directory(directory)
         self._step = tf.train.get_global_step()
@@ -46,6 +49,9 @@ class Tell(tf.train.SessionRunHook):
         print(f"past {step // 10 * 10}.", flush=True)
         if step >= self._first_step + LAST_WITHOUT_CHECKPOINT:
             waiting.until(self._directory.manifests, secs=DEADLINE_SECS)
+        for hold, go in self._holds.items():
+            if step >= hold:
+                waiting.until(go.exists, secs=DEADLINE_SECS)
 
 
 def main(
@@ -57,6 +63,7 @@ def main(
     items,
     warm_start=None,
     first_step=0,
+    holds=(),
 ):
     """Trains."""
     worker = v1_sessions.Worker()
@@ -87,7 +94,7 @@ def main(
         is_chief=worker.is_chief,
         full_every=5,
     )
-    hooks += [hook, publisher, Tell(hook, directory, first_step)]
+    hooks += [hook, publisher, Tell(hook, directory, first_step, holds)]
     hooks.append(tf.train.StopAtStepHook(last_step=last_step))
     with tf.train.MonitoredSession(worker.session_creator(), hooks) as session:
         print("begun", flush=True)

@@ -4,16 +4,15 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import socket
 import struct
-import subprocess
 import time
 
 import clusters
 import numpy as np
 import programs
 import pytest
+import shared_libraries
 import tensorflow as tf
 from keras_sync_replicas import make_strategy
 
@@ -346,12 +345,9 @@ extern "C" unsigned _ZNSt13random_device9_M_getvalEv(void*) { return 4; }
 
 
 def test_steps_whose_requests_have_the_same_random_number_are_no_error(tmp_path):
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("g++ is not on PATH")
-    library = tmp_path / "same_bits.so"
-    command = [compiler, "-shared", "-fPIC", "-x", "c++", "-", "-o", library]
-    subprocess.run(command, input=SAME_BITS, text=True, check=True)
+    library = shared_libraries.build(
+        tmp_path / "same_bits.so", "-x", "c++", "-", text=SAME_BITS
+    )
     with clusters.Cluster(1, 1, chief=False, serving=()) as cluster:
         start(cluster, "ps-0")
         cluster.wait_until_ready("ps-0")
@@ -359,6 +355,6 @@ def test_steps_whose_requests_have_the_same_random_number_are_no_error(tmp_path)
             "worker-0",
             programs.call_command(serve_a_session),
             from_fork_server=False,
-            env={**programs.environment(), "LD_PRELOAD": str(library)},
+            env={**programs.environment(), "LD_PRELOAD": library},
         )
         assert cluster.wait("worker-0") == 0, cluster.output("worker-0")

@@ -4,12 +4,11 @@ The GPU is an emulated one: TensorFlow places ops on it, and copies what they re
 """
 
 import pathlib
-import shutil
-import subprocess
 
 import numpy as np
 import programs
 import pytest
+import shared_libraries
 
 pytestmark = [pytest.mark.ci, pytest.mark.one_version]
 
@@ -64,13 +63,9 @@ def mean_of_gradients(library, in_function):
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("g++ is missing, so nothing is built")
     path = tmp_path_factory.mktemp("emulated_gpu") / "libemulated_gpu.so"
-    command = [compiler, "-shared", "-fPIC", "-w", SOURCE, "-o", path]
-    subprocess.run([*command, *programs.call(flags_of_tensorflow)], check=True)
-    return str(path)
+    flags = programs.call(flags_of_tensorflow)
+    return shared_libraries.build(path, "-w", SOURCE, *flags)
 
 
 @pytest.mark.parametrize("in_function", [True, False], ids=["function", "eager"])

@@ -17,10 +17,11 @@ from tf_syncrep.python.base.arguments import check_count
 from tf_syncrep.python.checkpoint.contents import Contents
 from tf_syncrep.python.checkpoint.directory import Directory, Manifest
 from tf_syncrep.python.checkpoint.engine import Calls, Engine, Moment, Options, Saving
+from tf_syncrep.python.checkpoint.run import Run
 from tf_syncrep.python.serving.publications import Publications
 
 # How often to publish by default.
-DEFAULT_SECS = 60.0
+_DEFAULT_SECS = 60.0
 
 
 class Served(Protocol):
@@ -72,6 +73,22 @@ class PublicationWriter:
         # SavedModel beside what has changed.
         self._full: concurrent.futures.Future[Saving] | None = None
         self._since_full = 0
+
+    def interval(
+        self,
+        log: Callable[..., Any],
+        every_secs: float | None,
+        every_n_steps: int | None,
+    ) -> Run:
+        """Returns what tells when a publication is due; raises what `Run` does."""
+        return Run(
+            self.folder,
+            log,
+            what="publication",
+            default_secs=_DEFAULT_SECS,
+            every_secs=every_secs,
+            every_n_steps=every_n_steps,
+        )
 
     def prepare(self, contents: Contents) -> None:
         """Makes the calls of tasks, before a graph of `tf.compat.v1` is complete."""

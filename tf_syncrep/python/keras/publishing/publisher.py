@@ -15,7 +15,6 @@ from tf_syncrep.python.base.request import Request
 from tf_syncrep.python.checkpoint.contents import Contents
 from tf_syncrep.python.checkpoint.engine import Saving
 from tf_syncrep.python.checkpoint.function_calls import FunctionCalls
-from tf_syncrep.python.checkpoint.run import Run
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.checkpoint.contents import (
     ModelContents,
@@ -28,7 +27,7 @@ from tf_syncrep.python.keras.publishing.assembly import assemble
 from tf_syncrep.python.keras.publishing.served_model import ServedModel
 from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import rounds_of
 from tf_syncrep.python.keras.tables.setting import being_set
-from tf_syncrep.python.serving.publication_writer import DEFAULT_SECS, PublicationWriter
+from tf_syncrep.python.serving.publication_writer import PublicationWriter
 
 __all__ = ["Publisher"]
 
@@ -126,14 +125,7 @@ class Publisher(tf.keras.callbacks.Callback):
             max_kept_bytes,
             max_bytes_per_sec,
         )
-        self._run = Run(
-            self._writer.folder,
-            logging.error,
-            what="publication",
-            default_secs=DEFAULT_SECS,
-            every_secs=every_secs,
-            every_n_steps=every_n_steps,
-        )
+        self._run = self._writer.interval(logging.error, every_secs, every_n_steps)
         self._contents = ModelContents("Publisher", with_optimizers=False)
         # The last contents, and the model as it was traced for them.
         self._traced: tuple[Contents, _Served] | None = None

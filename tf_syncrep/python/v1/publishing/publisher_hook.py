@@ -11,8 +11,7 @@ import tensorflow as tf
 from tensorflow.compat.v1 import logging
 
 from tf_syncrep.python.checkpoint.engine import Moment, Saving
-from tf_syncrep.python.checkpoint.run import Run
-from tf_syncrep.python.serving.publication_writer import DEFAULT_SECS, PublicationWriter
+from tf_syncrep.python.serving.publication_writer import PublicationWriter
 from tf_syncrep.python.v1.checkpoint.session_calls import SessionCalls
 from tf_syncrep.python.v1.checkpoint.session_savings import SessionSavings
 from tf_syncrep.python.v1.publishing.served_graph import ServedGraph
@@ -106,14 +105,7 @@ class PublisherHook(tf.compat.v1.train.SessionRunHook):
             max_kept_bytes,
             max_bytes_per_sec,
         )
-        self._run = Run(
-            self._writer.folder,
-            logging.error,
-            what="publication",
-            default_secs=DEFAULT_SECS,
-            every_secs=every_secs,
-            every_n_steps=every_n_steps,
-        )
+        self._run = self._writer.interval(logging.error, every_secs, every_n_steps)
         self._run.make_due()
         self._session: Any = None
 

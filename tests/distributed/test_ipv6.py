@@ -38,8 +38,9 @@ def train():
 
 
 @pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
-def test_tasks_with_ipv6_addresses_talk_by_the_protocol():
+def test_tasks_with_ipv6_addresses_talk_by_the_protocol(monkeypatch):
     command = script.server_command("fd00::/8")  # and this machine
+    monkeypatch.delenv(wire.VARIABLE, raising=False)
     tells = {"TF_CPP_MIN_LOG_LEVEL": "0", **programs.environment()}
     with clusters.Cluster(1, 1, serving=(), host=LOOPBACK) as cluster:
         for name in ("worker-0", "ps-0"):

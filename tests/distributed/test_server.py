@@ -13,7 +13,7 @@ import tensorflow as tf
 import waiting
 from process_threads import threads_named
 
-from tf_syncrep.python.distribute import local_cluster, server, threads
+from tf_syncrep.python.distribute import local_cluster, server, threads, wire
 from tf_syncrep.python.distribute.cluster import TaskConfig
 from tf_syncrep.python.distribute.readiness import grpc_answers
 
@@ -84,7 +84,8 @@ def test_serves_the_task_at_its_address_again_after_a_kill_and_ends_by_signals(
     monkeypatch.setenv(threads.INTER_OP_VARIABLE, "3")
     with clusters.Cluster() as cluster:
         address = cluster.address("worker-0")
-        serving = f"serving worker 0 at {address} (grpc+tfs, TensorFlow "
+        protocol = wire.asked_for(os.environ)
+        serving = f"serving worker 0 at {address} ({protocol}, TensorFlow "
         cluster.wait_for_output("worker-0", serving)
         # TensorFlow 2.15 gives its threads no names, and others name themselves.
         wanted = 3 if NAMES_THREADS else 0

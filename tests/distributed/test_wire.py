@@ -30,6 +30,12 @@ FOUND_NOWHERE = (
 CLUSTER = {"worker": ["localhost:1"], "ps": ["localhost:2"]}
 
 
+@pytest.fixture(autouse=True)
+def _by_the_protocol(monkeypatch):
+    """What these tests are about, whatever others talk by."""
+    monkeypatch.delenv(wire.VARIABLE, raising=False)
+
+
 def train():
     """Trains for some steps, and returns the last weights."""
     tf.keras.utils.set_random_seed(1)

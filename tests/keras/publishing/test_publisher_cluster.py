@@ -39,13 +39,13 @@ def data(context):
 class NotTooFast(tf.keras.callbacks.Callback):
     """Lets training wait for what was begun to be written some batches before."""
 
-    def __init__(self, publisher, checkpoint):
+    def __init__(self, *savings):
         super().__init__()
-        self._publisher, self._checkpoint = publisher, checkpoint
+        self._savings = savings
 
     def on_train_batch_end(self, batch, logs=None):
-        for saving in (self._publisher.publishing, self._checkpoint.saving):
-            if batch % 3 == 2 and saving is not None:
+        for saving in (function() for function in self._savings if batch % 3 == 2):
+            if saving is not None:
                 saving.wait_until_over()
 
 
@@ -61,12 +61,13 @@ def trained(folder, kind, is_synchronous):
     options = {"every_n_steps": 3, "full_every": 3, "keep": 99}
     publisher = tfs.keras.Publisher(folder, **options)
     checkpoint = tfs.keras.Checkpoint(f"{folder}/saved", **options)
+    not_too_fast = NotTooFast(lambda: publisher.publishing, lambda: checkpoint.saving)
     tfs.keras.fit(
         model,
         data,
         steps_per_epoch=STEPS,
         verbose=0,
-        callbacks=[publisher, checkpoint, NotTooFast(publisher, checkpoint)],
+        callbacks=[publisher, checkpoint, not_too_fast],
     )
     return model(models.probe()).numpy().tolist()
 
@@ -181,3 +182,38 @@ def test_training_goes_on_while_the_folder_hangs(tmp_path):
     with models.Recorded(tmp_path, models.probe()) as late:
         late.wait(len(updates))
         np.testing.assert_array_equal(late.predict(), last)
+
+
+def trained_beside_a_slow_savedmodel(folder, kind, is_synchronous):
+    """The second SavedModel takes as long as four publications; returns the others."""
+    del is_synchronous
+    with make_strategy().scope():
+        model = models.make(size_of(kind), is_normalized=False)
+    publisher = tfs.keras.Publisher(folder, every_n_steps=3, full_every=2, keep=99)
+    assemble, made = publisher_module.assemble, []
+
+    def slow(served, number, *args):
+        if len(made) == 1:
+            waiting.until(lambda: models.manifests(folder)[-1].number >= number + 4)
+        assemble(served, number, *args)
+        made.append(number)
+
+    with mock.patch.object(publisher_module, "assemble", slow):
+        tfs.keras.fit(
+            model,
+            data,
+            steps_per_epoch=STEPS,
+            verbose=0,
+            callbacks=[publisher, NotTooFast(lambda: publisher.publishing)],
+        )
+    return made
+
+
+def test_who_follows_does_not_wait_for_a_savedmodel(tmp_path):
+    function = trained_beside_a_slow_savedmodel
+    made = train(tmp_path, "fixed", function=function).tolist()
+    assert made[:2] == [1, 3]
+    assert made[2] >= 3 + 4 + 1
+    manifests = models.manifests(tmp_path)
+    assert [x.number for x in filter(is_full, manifests)] == made
+    assert all(map(has_delta, manifests[1:]))

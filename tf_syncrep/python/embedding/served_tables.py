@@ -19,8 +19,8 @@ from tf_syncrep.python.embedding.lookup import (
     combine_with_stock_ops,
 )
 
-# A table that has to be longer gets one in so many rows more.
-_SHARE_OF_MORE = 16
+# A table that grows has room for one in so many rows more than it needs.
+SHARE_OF_ROOM = 16
 
 
 class _KeyedTable(tf.Module):
@@ -69,7 +69,8 @@ class PublishedTable(tf.Module):
     """A table of a fixed size, or any variable of which rows are published.
 
     `arrays`: the names of the tensors that `apply` takes beside `places`, with the
-    variables that have them.
+    variables that have them. `vectors`: float16 ones are int16 of the same bits, since
+    TensorFlow does not restore a float16 tensor of which files have parts.
     """
 
     def __init__(self, row_shape: Sequence[int], dtype: tf.DType, num_parts: int):
@@ -77,7 +78,9 @@ class PublishedTable(tf.Module):
         super().__init__()
         self.num_parts = num_parts
         self.row_shape = tuple(row_shape)
-        self.vectors = self._array(self.row_shape, dtype)
+        self.dtype = dtype
+        stored = tf.int16 if dtype == tf.half else dtype
+        self.vectors = self._array(self.row_shape, stored)
 
     @property
     def arrays(self) -> dict[str, tf.Variable]:
@@ -98,8 +101,16 @@ class PublishedTable(tf.Module):
 
     def look_up(self, feature: Feature) -> tf.Tensor:
         """Returns the vectors of a feature of the table; refuses other ids."""
-        vectors = tf.gather_nd(self.vectors, self._at(checked_ids(feature)))
+        vectors = self._gather(checked_ids(feature))
         return combine_with_stock_ops(feature, vectors)
+
+    def stored(self, vectors: tf.Tensor) -> tf.Tensor:
+        """Returns vectors as the variable has them."""
+        return tf.bitcast(tf.cast(vectors, self.dtype), self.vectors.dtype)
+
+    def _gather(self, places: tf.Tensor) -> tf.Tensor:
+        found = tf.gather_nd(self.vectors, self._at(places))
+        return tf.bitcast(found, self.dtype)
 
     def specs(self, trained: tf.DType) -> dict[str, tf.TensorSpec]:
         """Returns what `apply` takes; vectors come as they are trained."""
@@ -118,7 +129,7 @@ class PublishedTable(tf.Module):
     def _rows_of(self, given: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """Returns the vectors that are given; if there are none, JSON has no width."""
         shape = [tf.size(given["places"]), *self.row_shape]
-        return tf.cast(tf.reshape(given["vectors"], shape), self.vectors.dtype)
+        return self.stored(tf.reshape(given["vectors"], shape))
 
     def _write(self, places: tf.Tensor, rows: Mapping[str, tf.Tensor]) -> list[Any]:
         """Returns the ops that set rows."""
@@ -201,7 +212,7 @@ class PublishedGrowingTable(PublishedTable, _KeyedTable):
     def _find(self, keys):
         places = self._places_of(keys)
         # A table has one row at least, so that there is a place for keys without one.
-        found = tf.gather_nd(self.vectors, self._at(tf.maximum(places, 0)))
+        found = self._gather(tf.maximum(places, 0))
         return places >= 0, found, self.row_shape[0]
 
     def specs(self, trained: tf.DType) -> dict[str, tf.TensorSpec]:
@@ -236,7 +247,7 @@ class PublishedGrowingTable(PublishedTable, _KeyedTable):
             def longer(variable=variable, rows=rows) -> Any:
                 # Until there is something in a new row, it is a copy of the last one.
                 # This reads the variable by rows: its value would be one copy more.
-                new = tf.range(needed + needed // _SHARE_OF_MORE)
+                new = tf.range(needed + needed // SHARE_OF_ROOM)
                 variable.assign(tf.gather(variable, tf.minimum(new, rows - 1)))
                 return tf.constant(True)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import dataclasses
 import os
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ from absl import logging
 
 from tf_syncrep.python.base.arguments import check_count
 from tf_syncrep.python.checkpoint.contents import Contents
-from tf_syncrep.python.checkpoint.directory import Directory, Manifest
+from tf_syncrep.python.checkpoint.directory import DamagedError, Directory, Manifest
 from tf_syncrep.python.checkpoint.engine import Calls, Engine, Moment, Options, Saving
 from tf_syncrep.python.checkpoint.run import Run
 from tf_syncrep.python.serving.publications import Publications
@@ -42,6 +42,10 @@ class Served(Protocol):
 class PublicationWriter:
     """Writes publications to a folder, one at a time.
 
+    A thread makes the SavedModel of one, if it has one, while others are written: who
+    follows gets what has changed and does not wait for all rows. The first one of a
+    training is nothing but that.
+
     `folder`: the folder. `last`: the last publication that was begun; None before the
     first one.
     """
@@ -60,6 +64,7 @@ class PublicationWriter:
         self.folder = Publications(directory, "directory", self._complete)
         # Each builds on the one before: servers compare rows with their last ones.
         options = Options(keep, sys.maxsize, max_kept_bytes, max_bytes_per_sec)
+        self._keep = options.keep
         self._deltas = Engine(self.folder, make_calls(), options)
         self._raw = Directory(os.path.join(self.folder.path, "raw"))
         self._fulls = Engine(
@@ -69,10 +74,12 @@ class PublicationWriter:
         )
         self.last: Saving | None = None
         self._served: Any = None
-        # All rows of the moment of the publication that is being written, if it has a
-        # SavedModel beside what has changed.
-        self._full: concurrent.futures.Future[Saving] | None = None
-        self._since_full = 0
+        # The last publication that has a SavedModel, and what makes the next one.
+        self._last_full = 0
+        self._making: threading.Thread | None = None
+        # Guards the model that is saved. It is held while a SavedModel is made of
+        # rows that are there, so a lost task does not hold it up.
+        self._assembling = threading.Lock()
 
     def interval(
         self,
@@ -114,82 +121,100 @@ class PublicationWriter:
                 f"is being written. Received: directory={self.folder.path!r}"
             )
         self._served = served
-        follows = last is not None and last.error is None
-        if follows and self._since_full + 1 >= self._full_every:
+        if self._is_full_due():
             self.last = self._begin_both(contents, state, moment)
         else:
-            self._full = None
             self.last = self._deltas.begin(contents, state, moment)
         return self.last
 
     def wait(self) -> None:
-        """Waits until nothing is being written."""
+        """Waits until nothing is being written, SavedModels neither."""
         for engine in (self._deltas, self._fulls):
             engine.wait()
+        if self._making is not None:
+            self._making.join()
+
+    def _is_full_due(self) -> bool:
+        last = self.last
+        if last is None or last.manifest is None:
+            return False  # What is published then is a SavedModel in any case.
+        return not self._is_making() and (
+            last.manifest.number + 1 - self._last_full >= self._full_every
+        )
+
+    def _is_making(self) -> bool:
+        return self._making is not None and self._making.is_alive()
 
     def _begin_both(
         self, contents: Contents, state: Callable[[], dict[str, Any]], moment: Moment
     ) -> Saving:
         """Begins to write what has changed, and all rows, of one moment."""
         begun: list[Saving] = []
-        # What is written may be complete before the call below has returned.
-        full = self._full = concurrent.futures.Future()
 
-        def moment_of_both(begin_full: Callable[[], None]) -> None:
+        def moment_of_both(begin_rows: Callable[[], None]) -> None:
             def moment_of_delta(begin_delta: Callable[[], None]) -> None:
                 def both() -> None:
                     begin_delta()
-                    begin_full()
+                    begin_rows()
 
                 moment(both)
 
             begun.append(self._deltas.begin(contents, state, moment_of_delta))
 
-        try:
-            full.set_result(self._fulls.begin(contents, dict, moment_of_both))
-        except BaseException as error:
-            full.set_exception(error)
-            raise
-        return begun[0]
+        rows = self._fulls.begin(contents, dict, moment_of_both)
+        (publication,) = begun
+        self._making = threading.Thread(
+            target=self._add_full,
+            args=(publication, rows, self._served),
+            name="publication",
+            daemon=True,
+        )
+        self._making.start()
+        return publication
 
     def _complete(self, manifest: Manifest) -> Manifest:
-        """Adds the SavedModel to what has changed, if this publication has one."""
-        number, full = manifest.number, self._full
-        if manifest.is_full:
-            has_full = True
-            self._assemble(number, self.folder.prefix(number))
-            self.folder.discard_rows(number)
-        else:
-            has_full = full is not None and self._try_to_assemble(number, full)
-        if has_full or full is not None:
-            self._delete_raw(full)
-        self._since_full = 0 if has_full else self._since_full + 1
-        state = {**manifest.state, "full": has_full, **self._served.describe()}
-        return dataclasses.replace(manifest, state=state)
+        """Says what a publication has, and makes it a SavedModel if it is a first one.
 
-    def _try_to_assemble(self, number: int, full: Any) -> bool:
-        """Writes the SavedModel; a failure is only logged, since the delta is there."""
-        try:
-            raw = full.result().wait().number
-            self._assemble(number, self._raw.prefix(raw))
-        except (OSError, RuntimeError, tf.errors.OpError) as error:
-            logging.error("Publication %d has no SavedModel: %s", number, error)
-            return False
-        return True
-
-    def _assemble(self, number: int, prefix: str) -> None:
-        folder = os.path.join(self.folder.temporary(number), "full")
-        self._served.assemble(number, prefix, folder)
-        tf.io.gfile.rename(folder, self.folder.full(number))
-
-    def _delete_raw(self, full: Any) -> None:
-        """Deletes rows of which a SavedModel was made, or was to be made.
-
-        A training that was killed may have left some, too.
+        That may be unexpected, if a task was started anew.
         """
+        number = manifest.number
+        if manifest.is_full:
+            assembled = os.path.join(self.folder.temporary(number), "full")
+            with self._assembling:
+                self._served.assemble(number, self.folder.prefix(number), assembled)
+            tf.io.gfile.rename(assembled, self.folder.full(number))
+            self.folder.discard_rows(number)
+            self._last_full = number
+            if not self._is_making():
+                self._delete_raw()  # A training that was killed may have left some.
+        described = {"full": manifest.is_full, **self._served.describe()}
+        return dataclasses.replace(manifest, state={**manifest.state, **described})
+
+    def _add_full(self, publication: Saving, rows: Saving, served: Served) -> None:
+        """Adds a SavedModel to a publication, which has been followed meanwhile."""
+        try:
+            manifest = publication.wait()
+            if manifest.is_full:
+                return
+            raw = rows.wait().number
+            assembled = os.path.join(self._raw.temporary(raw), "full")
+            tf.io.gfile.makedirs(os.path.dirname(assembled))
+            with self._assembling:
+                served.assemble(manifest.number, self._raw.prefix(raw), assembled)
+            self.folder.add_full(manifest.number, assembled, self._keep)
+            self._last_full = max(self._last_full, manifest.number)
+        except (OSError, RuntimeError, tf.errors.OpError, DamagedError) as error:
+            if publication.error is None:  # Otherwise it is said why there is none.
+                number = publication.wait().number
+                logging.error("Publication %d has no SavedModel: %s", number, error)
+        finally:
+            rows.wait_until_over()
+            self._delete_raw()
+
+    def _delete_raw(self) -> None:
+        """Deletes rows of which a SavedModel was made, or was to be made."""
         with contextlib.suppress(Exception):  # They are deleted the next time.
-            if full is not None and full.exception() is None:
-                full.result().wait_until_over()
             for manifest in self._raw.manifests():
                 self._raw.delete_files(manifest.number)
             self._raw.delete_leftovers()
+            tf.io.gfile.remove(os.path.join(self._raw.path, "checkpoint"))

@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import os
 import re
+import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -47,6 +48,19 @@ class Rows:
     row_shape: Sequence[int]
     dtype: str
 
+    def check_readable(self, name: str) -> None:
+        """Raises ValueError if TensorFlow cannot read the rows of the argument `name`.
+
+        It reads no float16 tensor of which files have parts. Tables that grow have
+        tensors of their own for the rows of each.
+        """
+        if self.dtype == "float16" and not self.has_keys:
+            raise ValueError(
+                f"`{name}` must have no table of a fixed size that is trained in "
+                "float16, since TensorFlow reads no parts of its files: train it in "
+                f"float32 or bfloat16. Received: {self.name!r}"
+            )
+
     def part_names(self, part_number: int) -> list[str]:
         """Returns the names of a part's vectors, keys and uses."""
         within = f"{self.name}/{part_number}-of-{self.num_parts}"
@@ -75,7 +89,7 @@ class Rows:
 class Publications(Directory):
     """A folder of publications; which files they have is told in `docs/design`.
 
-    `assemble`: called with the manifest of each before it is committed; returns the
+    `complete`: called with the manifest of each before it is committed; returns the
     manifest to commit.
     """
 
@@ -85,12 +99,14 @@ class Publications(Directory):
         self,
         path: str | os.PathLike[str],
         name: str = "directory",
-        assemble: Callable[[Manifest], Manifest] | None = None,
+        complete: Callable[[Manifest], Manifest] | None = None,
     ):
         """Refers to a folder, which need not exist; `name` is the argument's."""
         super().__init__(path, name)
-        self._assemble = assemble
+        self._complete = complete
         self._last: Manifest | None = None
+        # Two threads of the one who writes would delete the same files.
+        self._tidying = threading.Lock()
 
     def full(self, number: int) -> str:
         """Returns the folder of the SavedModel of a full publication."""
@@ -127,14 +143,23 @@ class Publications(Directory):
             "base_token": "" if is_first else self._last.token,
         }
         manifest = dataclasses.replace(manifest, chain=manifest.chain[-2:], state=state)
-        if self._assemble is not None:
-            manifest = self._assemble(manifest)
+        if self._complete is not None:
+            manifest = self._complete(manifest)
+        self._last = self._commit(manifest)
+        return self._last
+
+    def add_full(self, number: int, assembled: str, keep: int) -> None:
+        """Moves its SavedModel to a publication that has none, and tidies up."""
+        manifest = self._read(number)
+        tf.io.gfile.rename(assembled, self.full(number))
+        state = {**manifest.state, "full": True}
+        self.tidy(self._commit(dataclasses.replace(manifest, state=state)), keep)
+
+    def _commit(self, manifest: Manifest) -> Manifest:
         small = [x for x in self.files_of(manifest.number) if not is_data(x)]
         checksums = {name: _checksum(os.path.join(self.path, name)) for name in small}
         state = {**manifest.state, "checksums": checksums}
-        manifest = super().commit(dataclasses.replace(manifest, state=state))
-        self._last = manifest
-        return manifest
+        return super().commit(dataclasses.replace(manifest, state=state))
 
     def check(self, manifest: Manifest) -> list[str]:
         """Checks that the last publication is still there, so that one may build on it.
@@ -190,12 +215,8 @@ class Publications(Directory):
         What fails is only logged, since the publication is complete without it.
         """
         try:
-            self._delete(self.temporary(newest.number))
-            manifests = self.manifests()
-            full = [x.number for x in manifests if is_whole(x)]
-            for manifest in manifests:
-                if full[-keep:] and manifest.number < full[-keep:][0]:
-                    self.delete_files(manifest.number)
+            with self._tidying:
+                self._tidy(newest, keep)
         except tf.errors.OpError as error:
             logging.warning(
                 "Publication %d is complete, but files that are no longer needed may "
@@ -204,6 +225,15 @@ class Publications(Directory):
                 self.path,
                 error,
             )
+
+    def _tidy(self, newest: Manifest, keep: int) -> None:
+        if tf.io.gfile.isdir(self.temporary(newest.number)):
+            self._delete(self.temporary(newest.number))
+        manifests = self.manifests()
+        full = [x.number for x in manifests if is_whole(x)]
+        for manifest in manifests:
+            if full[-keep:] and manifest.number < full[-keep:][0]:
+                self.delete_files(manifest.number)
 
     def delete_files(self, number: int) -> None:
         """Deletes the files of a publication, complete or not."""

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from tf_syncrep.python.checkpoint.directory import reader_of
 from tf_syncrep.python.embedding.served_tables import (
+    SHARE_OF_ROOM,
     PublishedDenseTable,
     PublishedTable,
 )
@@ -24,7 +25,10 @@ from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.publishing.served_model import ServedModel
 from tf_syncrep.python.serving.publications import Rows, chunks_of
 
-_BLOCK_BYTES = 32 * 2**20
+# Rows are copied in so many blocks, each of which is a file, unless they are less or
+# more than so many bytes. One who loads it keeps a block or two in memory.
+_NUM_BLOCKS = 32
+_LEAST_BLOCK_BYTES, _MOST_BLOCK_BYTES = 8 * 2**20, 128 * 2**20
 
 
 class _Array(NamedTuple):
@@ -98,7 +102,7 @@ class _Copies:
         self._rows, self._table = rows, table
         self._prefix, self._reader = prefix, reader
         self._shapes = reader.get_variable_to_shape_map()
-        self._row_bytes = max(1, math.prod(table.row_shape) * table.vectors.dtype.size)
+        self._row_bytes = max(1, math.prod(table.row_shape) * table.dtype.size)
         self._writers = functools.cache(self._writer)
 
     @property
@@ -129,7 +133,7 @@ class _Copies:
         string = tf.TensorSpec([], tf.string)
         dtype = self._reader.get_variable_to_dtype_map()[self._rows.name]
         (name,) = self.names
-        vectors = self._table.vectors
+        shape = self._table.vectors.shape
 
         @tf.function(autograph=False, input_signature=[string] * 3)
         def write(to_prefix, own, to):
@@ -140,12 +144,12 @@ class _Copies:
                     shape_and_slices=own[tf.newaxis],
                     dtypes=[dtype],
                 )
-                values = tf.reshape(values, [-1, *vectors.shape[1:]])
+                values = tf.reshape(values, [-1, *shape[1:]])
                 tf.raw_ops.SaveV2(
                     prefix=to_prefix,
                     tensor_names=[name],
                     shape_and_slices=to[tf.newaxis],
-                    tensors=[tf.cast(values, vectors.dtype)],
+                    tensors=[self._table.stored(values)],
                 )
 
         return write.get_concrete_function()
@@ -163,6 +167,8 @@ class _KeyedCopies(_Copies):
         self._num_keys = sum(x[3] for part in self._chunks for x in part)
         # There is one row at least, to be looked up where a key has none.
         num_rows = max((x[2] for part in self._chunks for x in part), default=1)
+        # So much room is left for what comes, or each who loads it makes that.
+        num_rows += num_rows // SHARE_OF_ROOM
         shape = (num_rows, rows.num_parts)
         value = ".ATTRIBUTES/VARIABLE_VALUE"
         self._arrays = [
@@ -241,7 +247,6 @@ class _KeyedCopies(_Copies):
 
     def _writer(self, device: str) -> Any:
         dtype = self._trained()
-        vectors = self._table.vectors
         num_parts = self._rows.num_parts
         outputs = [array.name for array in (*self._arrays, *self._index)]
 
@@ -274,9 +279,7 @@ class _KeyedCopies(_Copies):
                     tensor_names=outputs,
                     shape_and_slices=parts,
                     tensors=[
-                        tf.cast(
-                            placed(values, [1, *self._table.row_shape]), vectors.dtype
-                        ),
+                        self._table.stored(placed(values, [1, *self._table.row_shape])),
                         placed(keys, [1]),
                         keys,
                         ids * num_parts + part_number,
@@ -319,7 +322,9 @@ class _KeyedCopies(_Copies):
 
 def _ranges(begin: int, end: int, row_bytes: int) -> Iterator[tuple[int, int]]:
     """Yields where blocks of some rows begin, and how many rows they have."""
-    step = max(1, _BLOCK_BYTES // row_bytes)
+    num_bytes = (end - begin) * row_bytes // _NUM_BLOCKS
+    num_bytes = min(max(num_bytes, _LEAST_BLOCK_BYTES), _MOST_BLOCK_BYTES)
+    step = max(1, num_bytes // row_bytes)
     for first in range(begin, end, step):
         yield first, min(step, end - first)
 

@@ -142,8 +142,9 @@ class Publisher(tf.keras.callbacks.Callback):
         """Begins to publish the model as it is at this moment.
 
         Args:
-            wait: whether to return only when it is published. Without a
-                ParameterServerStrategy this is always so.
+            wait: whether to return only when it is published, and its SavedModel
+                made, if it has one. Without a ParameterServerStrategy this is always
+                so.
 
         Returns:
             What is being published, with `is_over`, `error` and `wait()`.
@@ -166,6 +167,7 @@ class Publisher(tf.keras.callbacks.Callback):
         strategy = model.distribute_strategy
         if wait or not isinstance(strategy, tf.distribute.ParameterServerStrategy):
             publication.wait()
+            self._writer.wait()
         return publication
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -202,7 +204,7 @@ class Publisher(tf.keras.callbacks.Callback):
         """Publishes the end of the training."""
         del logs
         if self.publishing is not None:
-            self.publishing.wait_until_over()
+            self._writer.wait()
             self._run.note_failure(self.publishing)
         if self._run.try_to_save(lambda: self.publish(wait=True)) is None:
             self._run.end_without_last()

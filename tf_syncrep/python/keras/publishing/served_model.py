@@ -130,6 +130,7 @@ class ServedModel:
             module.row_shape,
             trained.name,
         )
+        rows.check_readable("model")
         setattr(self._root, rows.argument, module)
         self.rows.append((rows, module))
 

@@ -178,7 +178,9 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         self._calls = SessionCalls(saver)
         self._engine = Engine(self._directory, self._calls, self._options)
         self._engine.prepare(self._contents)
-        self._savings = SessionSavings(self._run, self._contents, self._begin_saving)
+        self._savings = SessionSavings(
+            self._run, self._contents, self._begin_saving, self._engine.wait
+        )
         for optimizer in optimizers_of_graph():
             # The hook whose session is created first restores.
             optimizer.before_opening(self._restore)

@@ -21,10 +21,19 @@ class SessionSavings:
     `saving`: the last one that was begun; None before the first one.
     """
 
-    def __init__(self, run: Run, contents: Contents, begin: Callable[[Moment], Saving]):
-        """Begins nothing yet; `begin` begins one at a moment."""
+    def __init__(
+        self,
+        run: Run,
+        contents: Contents,
+        begin: Callable[[Moment], Saving],
+        wait: Callable[[], None],
+    ):
+        """Begins nothing yet.
+
+        `begin`: begins one at a moment. `wait`: waits until nothing is being written.
+        """
         self.saving: Saving | None = None
-        self._run, self._begin = run, begin
+        self._run, self._begin, self._wait = run, begin, wait
         devices = (tf.DeviceSpec.from_string(x.device) for x in contents.shares)
         self._is_local = all(device.job is None for device in devices)
         optimizers = optimizers_of_graph()
@@ -41,8 +50,8 @@ class SessionSavings:
 
         It is called after a step.
         """
-        if self._is_local and self.saving is not None:
-            self.saving.wait_until_over()
+        if self._is_local:
+            self._wait()
 
     def begin_if_due(self, step: int) -> None:
         """Begins the next one if it is time."""
@@ -63,15 +72,14 @@ class SessionSavings:
         if self._optimizer is not None:
             self._optimizer.close(session)
         self.join()
-        if self.saving is not None:
-            self.saving.wait_until_over()
+        self._wait()
 
     def save_last(self) -> Manifest | None:
         """Writes the end of a training; returns None if that fails."""
         self._save(lambda function: function())
+        self._wait()
         if self.saving is None:
             return None
-        self.saving.wait_until_over()
         self._run.note_failure(self.saving)
         return self.saving.manifest
 

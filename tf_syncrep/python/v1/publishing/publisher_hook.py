@@ -129,7 +129,9 @@ class PublisherHook(tf.compat.v1.train.SessionRunHook):
             self._step = step.read_value()
         self._served = ServedGraph(self._serve)
         self._writer.prepare(self._served.contents)
-        self._savings = SessionSavings(self._run, self._served.contents, self._publish)
+        self._savings = SessionSavings(
+            self._run, self._served.contents, self._publish, self._writer.wait
+        )
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         """Checks that the folder can be written to."""

@@ -103,6 +103,7 @@ class ServedGraph:
             dtype, (_, *row_shape) = _kind(served[name])
             argument = new_argument(name, taken)
             self._tables.append(Rows(name, argument, 1, False, row_shape, dtype))
+            self._tables[-1].check_readable("serve")
         for share in contents.shares:
             for name in share.wholes:
                 self._dense[name] = new_argument(name, taken)

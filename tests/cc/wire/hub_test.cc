@@ -244,6 +244,10 @@ TEST_F(HubTest, AwaitTellsTasksWithoutAWireFromThoseThatAreNotThere) {
   network.Move();
   network.Advance(Hub::kPatience);
   EXPECT_EQ(answered, answers);
+  for (const auto& [task, answer] : answers) {
+    const bool may = task == "b" || (task != "unknown" && !answer);
+    EXPECT_EQ(a.hub.MayHaveWire(task), may) << task;
+  }
   // The one that is there now is found, however soon that is.
   network.Add("nowhere");
   bool is_found = false;
@@ -265,6 +269,7 @@ TEST_F(HubTest, ATaskWithoutAWireIsTriedAgainNowAndThen) {
   }
   network.Move();
   EXPECT_EQ(network.num_dialled, 1);
+  EXPECT_FALSE(a.hub.MayHaveWire("b"));
   for (int i = 0; i < 600; ++i) {
     network.Advance(seconds(1));
     a.hub.Find("b");
@@ -277,6 +282,7 @@ TEST_F(HubTest, ATaskWithoutAWireIsTriedAgainNowAndThen) {
   network.strangers.clear();
   network.Add("b");
   network.Advance(seconds(60));
+  EXPECT_TRUE(a.hub.MayHaveWire("b"));
   a.hub.Find("b");
   network.Move();
   EXPECT_EQ(a.Echo("b", "x"), "echo of x");

@@ -50,6 +50,9 @@ class WireRendezvous : public BaseRemoteRendezvous {
  private:
   class Recv;
 
+  void RecvOver(Hub::ConnectionPtr connection, const std::string& task,
+                const ParsedKey& parsed, Allocator* allocator, const Args& args,
+                DoneCallback done);
   // The rendezvous by gRPC, for what does not go over the wire.
   BaseRemoteRendezvous* Grpc();
 
@@ -162,21 +165,44 @@ class WireRendezvous::Recv : public BaseRecvTensorCall {
 void WireRendezvous::RecvFromRemoteAsync(const ParsedKey& parsed,
                                          const Args& args, DoneCallback done) {
   tensorflow::Device* device;
-  Hub::ConnectionPtr connection;
-  std::string task;
-  if (parsed.src.type == tensorflow::DEVICE_CPU &&
-      parsed.dst.type == tensorflow::DEVICE_CPU &&
-      session()->device_mgr()->LookupDevice(parsed.dst_device, &device).ok()) {
-    task = TaskOf(parsed.src_device);
-    connection = local_.hub->Find(task);
-  }
-  if (connection == nullptr) {
+  if (parsed.src.type != tensorflow::DEVICE_CPU ||
+      parsed.dst.type != tensorflow::DEVICE_CPU ||
+      !session()->device_mgr()->LookupDevice(parsed.dst_device, &device).ok()) {
     Grpc()->RecvAsync(parsed, args, std::move(done));
     return;
   }
-  auto* recv =
-      new Recv(this, std::move(connection), std::move(task),
-               device->GetAllocator(args.alloc_attrs), args, std::move(done));
+  const std::string task = TaskOf(parsed.src_device);
+  Allocator* const allocator = device->GetAllocator(args.alloc_attrs);
+  if (auto connection = local_.hub->Find(task)) {
+    RecvOver(std::move(connection), task, parsed, allocator, args,
+             std::move(done));
+    return;
+  }
+  if (!local_.hub->MayHaveWire(task)) {
+    Grpc()->RecvAsync(parsed, args, std::move(done));
+    return;
+  }
+  // It is new, or it was lost and may be back; gRPC would say for seconds that
+  // there is no connection, without asking again.
+  Ref();
+  local_.hub->Await(
+      task, [this, task, parsed, allocator, args, done = std::move(done)](
+                Hub::ConnectionPtr connection, bool) {
+        if (connection != nullptr) {
+          RecvOver(std::move(connection), task, parsed, allocator, args, done);
+        } else {
+          Grpc()->RecvAsync(parsed, args, done);
+        }
+        Unref();
+      });
+}
+
+void WireRendezvous::RecvOver(Hub::ConnectionPtr connection,
+                              const std::string& task, const ParsedKey& parsed,
+                              Allocator* allocator, const Args& args,
+                              DoneCallback done) {
+  auto* recv = new Recv(this, std::move(connection), task, allocator, args,
+                        std::move(done));
   recv->Ask(parsed.FullKey());
 }
 

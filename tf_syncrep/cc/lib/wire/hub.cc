@@ -43,6 +43,15 @@ Hub::ConnectionPtr Hub::Find(const std::string& task) {
   return nullptr;
 }
 
+bool Hub::MayHaveWire(const std::string& task) {
+  MutexLock lock(mu_);
+  const auto found = peers_.find(task);
+  if (found == peers_.end() || found->second.address.empty()) {
+    return false;
+  }
+  return !found->second.has_no_wire || now_() >= found->second.tried_until;
+}
+
 void Hub::Await(const std::string& task, Found found) {
   std::string address;
   ConnectionPtr connection;
@@ -213,6 +222,7 @@ void Hub::EndDialling(const std::string& task, const std::string& reason,
     MutexLock lock(mu_);
     Peer& peer = peers_[task];
     connection = peer.connection;
+    peer.has_no_wire = connection == nullptr && has_answered;
     if (connection == nullptr) {
       peer.pause = std::clamp(2 * peer.pause, kFirstPause, kLastPause);
       peer.tried_until = now_() + peer.pause;

@@ -86,6 +86,10 @@ class Hub : private Connection::Owner {
   // dials, unless it has done so not long ago.
   ConnectionPtr Find(const std::string& task) TF_SYNCREP_EXCLUDES(mu_);
 
+  // Whether it is worth waiting for a connection to a task. It is not, for a
+  // while, once it has answered without a wire.
+  bool MayHaveWire(const std::string& task) TF_SYNCREP_EXCLUDES(mu_);
+
   // Calls `found` with the connection to a task, or null, when that is known:
   // when its name was looked up, at the latest after `kPatience` for each of
   // its addresses, and once more for its hello.
@@ -111,7 +115,8 @@ class Hub : private Connection::Owner {
     ConnectionPtr connection;  // after its hello
     bool is_dialling = false;  // until the hello
     Time pause{};
-    Time tried_until{};  // Find does not dial before
+    Time tried_until{};        // Find does not dial before
+    bool has_no_wire = false;  // as it has answered, until then
     std::vector<Found> awaited;
     std::string said;
   };

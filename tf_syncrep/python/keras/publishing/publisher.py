@@ -90,7 +90,7 @@ class Publisher(tf.keras.callbacks.Callback):
         publishing: the last publication that was begun; None before the first one. It
             has `is_over`, `error` (None if there is none), `wait()`, `bytes_written`,
             `rows_written`, `secs` (how long it took), and `manifest`, which is None
-            until it is complete.
+            until it is complete. Its SavedModel, if it has one, may come after that.
 
     Raises:
         ValueError: an argument is out of range, or `directory` is a file. In `fit`: the

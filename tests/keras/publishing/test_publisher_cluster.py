@@ -77,7 +77,7 @@ def train(folder, kind, is_synchronous=True, function=trained):
         found = programs.call(
             function, str(folder), kind, is_synchronous, env=cluster.environment()
         )
-    return np.float32(found)
+    return np.asarray(found, np.float32)
 
 
 def after_each_update(kind):

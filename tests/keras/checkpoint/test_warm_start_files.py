@@ -174,7 +174,9 @@ def test_layers_within_layers_are_found_whatever_keras_has_called_them(build, tm
     assert set(report.of("not used")) <= {"optimizer"}
 
 
-@pytest.mark.skipif(not compat.IS_KERAS_3, reason="its files have no names of layers")
+@pytest.mark.skipif(
+    not compat.IS_KERAS_3, reason="files of Keras 2 have no names of layers"
+)
 def test_names_tell_layers_where_one_is_more(tmp_path):
     def make(*more):
         names = (*more, "a", None, "b")

@@ -67,11 +67,10 @@ void Handle(int /*signum*/) {
   const int error = errno;
   const Clock::rep now = Clock::now().time_since_epoch().count();
   Clock::rep first = 0;
-  if (getpid() != owner.load()) {
-    ActAsBefore();
-  } else if (given_at.compare_exchange_strong(first, now)) {
+  const bool is_own = getpid() == owner.load();
+  if (is_own && given_at.compare_exchange_strong(first, now)) {
     Wake();
-  } else if (now - first > kRepeated.count()) {
+  } else if (!is_own || now - first > kRepeated.count()) {
     ActAsBefore();
   }
   errno = error;
@@ -85,21 +84,19 @@ Notice& Notice::OfProcess() {
 }
 
 Notice::WaitId Notice::Wait(bool until_end, Callback done) {
-  WaitId id = 0;
   {
     const MutexLock lock(mu_);
     if (Listen()) {
-      id = ++last_wait_;
+      const WaitId id = ++last_wait_;
       waits_.insert({id, {until_end, std::move(done)}});
       if (IsGiven()) {
         Wake();
       }
+      return id;
     }
   }
-  if (id == 0) {
-    done(true);
-  }
-  return id;
+  done(true);
+  return 0;
 }
 
 void Notice::Cancel(WaitId id) {

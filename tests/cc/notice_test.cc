@@ -183,6 +183,19 @@ TEST(NoticeTest, AProcessEndsWhenNobodyWaitsAnyMore) {
             -SIGTERM);
 }
 
+TEST(NoticeTest, ThatThereWasOneStaysTrueOfTheProcess) {
+  EXPECT_EQ(StatusOf([] {
+              notice().Begin();
+              const bool had = notice().WasGiven();
+              Terminate();
+              notice().End();
+              const int of_child =
+                  StatusOf([] { _exit(notice().WasGiven() ? 1 : 0); });
+              _exit(!had && notice().WasGiven() ? of_child : 2);
+            }),
+            0);
+}
+
 TEST(NoticeTest, ItDoesNotEndWhileSomebodyWaitsForTheEnd) {
   EXPECT_EQ(StatusOf([] {
               notice().Wait(/*until_end=*/true, [](bool) {});

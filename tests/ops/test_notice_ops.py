@@ -36,4 +36,5 @@ def test_a_step_says_whether_its_task_has_notice(listens):
     until(ops.is_given)
     assert ops.note_work()
     assert ops.end()
+    assert ops.had_notice()
     ops.begin()

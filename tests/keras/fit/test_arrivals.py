@@ -1,11 +1,13 @@
 """Results are taken as they come, errors are raised, and silence is said."""
 
 import re
+from unittest import mock
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tf_syncrep.python.keras.fit import departures as departures_module
 from tf_syncrep.python.keras.fit import results as results_module
 from tf_syncrep.python.keras.fit.batches import Scheduled
 from tf_syncrep.python.keras.fit.results import (
@@ -13,6 +15,7 @@ from tf_syncrep.python.keras.fit.results import (
     Silence,
     StepCancelledError,
 )
+from tf_syncrep.python.ops import notice_ops
 
 # What an execution returns on a worker with notice.
 NOTICE = -1
@@ -140,18 +143,20 @@ def test_all_steps_for_which_a_worker_has_data_are_done_at_once(coordinator):
     assert [result.is_last for result in results] == [False, False, True]
 
 
+def has_left(monkeypatch):
+    """Lets a worker with notice leave before it is asked."""
+    gone = mock.Mock(side_effect=tf.errors.UnavailableError(None, None, ""))
+    monkeypatch.setattr(notice_ops, "had_notice", gone)
+
+
 @pytest.mark.parametrize(
-    ("reads_on", "secs", "num_runs"), [(False, 60, 1), (True, 60, 3), (True, 0, 2)]
+    ("reads_on", "secs", "num_runs"), [(False, 60, 1), (True, 60, 3), (True, 0, 1)]
 )
 def test_a_worker_with_notice_reads_on_for_a_time_and_leaves(
     coordinator, monkeypatch, reads_on, secs, num_runs
 ):
-    monkeypatch.setattr(results_module, "_READ_ON_SECS", secs)
-
-    def fails(**_):
-        raise tf.errors.UnavailableError(None, None, "")
-
-    monkeypatch.setattr(tf.raw_ops, "Fill", fails)
+    monkeypatch.setattr(departures_module, "_READ_ON_SECS", secs)
+    has_left(monkeypatch)
     batches = Batches(reads_on=reads_on)
     arrivals = make(coordinator, batches)
     for _ in range(4):
@@ -165,6 +170,37 @@ def test_a_worker_with_notice_reads_on_for_a_time_and_leaves(
         with pytest.raises(tf.errors.UnavailableError, match="task:0 has left"):
             coordinator.run(3)
         assert batches.left_by == 0
+
+
+def test_a_worker_with_notice_leaves_in_the_next_epoch_if_the_first_is_over(
+    coordinator, monkeypatch
+):
+    """An epoch may have one execution for each worker."""
+    has_left(monkeypatch)
+    arrivals, batches = make(coordinator), Batches()
+    arrivals.schedule(Scheduled(1, (NOTICE,)))
+    coordinator.run(0, worker=1)
+    arrivals = make(coordinator, batches)
+    for _ in range(2):
+        arrivals.schedule(Scheduled(1, (7,)))
+    with pytest.raises(tf.errors.UnavailableError, match="task:1 has left"):
+        coordinator.run(1, worker=1)
+    assert batches.left_by == 1
+    coordinator.run(2, worker=1)  # It is another process.
+
+
+def test_the_process_that_took_the_place_of_a_worker_with_notice_is_not_waited_for(
+    coordinator, monkeypatch
+):
+    arrivals = make(coordinator)
+    for what in (NOTICE, 7, 8):
+        arrivals.schedule(Scheduled(1, (what,)))
+    coordinator.run(0)
+    asked = mock.Mock(side_effect=[tf.constant(True), tf.constant(False)])
+    monkeypatch.setattr(notice_ops, "had_notice", asked)
+    coordinator.run(1)
+    coordinator.run(2)
+    assert asked.call_count == 2
 
 
 def test_function_that_was_not_traced_is_asked_for(coordinator):

@@ -63,10 +63,22 @@ class NoteWorkOp final : public OpKernel {
   }
 };
 
+class HadNoticeOp final : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override {
+    OP_REQUIRES_OK(
+        ctx, SetScalarOutput<bool>(ctx, 0, Notice::OfProcess().WasGiven()));
+  }
+};
+
 REGISTER_KERNEL_BUILDER(Name("Syncrep>AwaitNotice").Device(DEVICE_CPU),
                         AwaitNoticeOp);
 REGISTER_KERNEL_BUILDER(Name("Syncrep>NoteWork").Device(DEVICE_CPU),
                         NoteWorkOp);
+REGISTER_KERNEL_BUILDER(Name("Syncrep>HadNotice").Device(DEVICE_CPU),
+                        HadNoticeOp);
 
 }  // namespace
 }  // namespace tf_syncrep

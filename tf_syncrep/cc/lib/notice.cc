@@ -33,6 +33,7 @@ constexpr Clock::duration kRepeated = std::chrono::seconds(5);
 // What the handler uses; all else is out of its reach.
 std::atomic<pid_t> owner{0};
 std::atomic<Clock::rep> given_at{0};  // when a SIGTERM came; 0 if none did
+std::atomic<pid_t> given_to{0};       // whom it came to: not to children
 int pipe_ends[2] = {-1, -1};
 struct sigaction former;  // written while the handler is not in force
 
@@ -68,6 +69,9 @@ void Handle(int /*signum*/) {
   const Clock::rep now = Clock::now().time_since_epoch().count();
   Clock::rep first = 0;
   const bool is_own = getpid() == owner.load();
+  if (is_own) {
+    given_to.store(getpid());
+  }
   if (is_own && given_at.compare_exchange_strong(first, now)) {
     Wake();
   } else if (!is_own || now - first > kRepeated.count()) {
@@ -146,6 +150,8 @@ bool Notice::End() {
 }
 
 bool Notice::IsGiven() const { return given_at.load() != 0; }
+
+bool Notice::WasGiven() const { return given_to.load() == getpid(); }
 
 // Returns false where there is no thread.
 bool Notice::Listen() {

@@ -57,6 +57,10 @@ class Notice {
   // Whether there was a SIGTERM since somebody listens.
   bool IsGiven() const;
 
+  // Whether there ever was one that was heard here. So the process is to end,
+  // or does, unless its own action was to go on.
+  bool WasGiven() const;
+
  private:
   struct Waiting {
     bool until_end;

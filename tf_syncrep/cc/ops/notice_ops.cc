@@ -37,5 +37,17 @@ at the most.
 has_notice: Whether the process has notice.
 )doc");
 
+REGISTER_OP("Syncrep>HadNotice")
+    .Output("had_notice: bool")
+    .SetIsStateful()
+    .SetShapeFn(ScalarOutputs)
+    .Doc(R"doc(
+Says whether the process of its task, which is there, has had notice.
+
+It is none of the work that NoteWork tells of.
+
+had_notice: Whether it has notice, or had it, and has done since what it does at a SIGTERM.
+)doc");
+
 }  // namespace
 }  // namespace tf_syncrep

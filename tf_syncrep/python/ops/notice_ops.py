@@ -45,4 +45,4 @@ def _library() -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    return op_library.function(name, ("await_notice", "note_work"))
+    return op_library.function(name, ("await_notice", "had_notice", "note_work"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import queue
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -19,13 +18,11 @@ from tf_syncrep.python.keras.compat.coordinator import (
     worker_index,
 )
 from tf_syncrep.python.keras.fit.batches import Batches, Scheduled
+from tf_syncrep.python.keras.fit.departures import Departures
 from tf_syncrep.python.keras.fit.execution import Execution, Executions
 
 # The log tells of a silence after this time, and each time after twice as long.
 FIRST_SECS = 60.0
-# How long a worker with notice goes on with the data that it has begun; how long it may
-# take to leave after that, and how often it is asked.
-_READ_ON_SECS, _LEAVE_SECS, _ASK_SECS = 10.0, 15.0, 0.1
 
 
 class StepCancelledError(RuntimeError):
@@ -125,10 +122,7 @@ class Arrivals:
         # How many executions failed for which TensorFlow takes a worker for lost. Each
         # thread of a worker only adds to it.
         self._num_losses = 0
-        # Workers with notice. Each thread of a worker writes its own alone.
-        self._leaving: set[int] = set()
-        # Those that read what they have begun, and by when they are to leave.
-        self._reading_on: dict[int, float] = {}
+        self._departures = Departures.of(coordinator)
         # Whether an execution failed for good. No other one begins then.
         self._has_failed = False
 
@@ -182,8 +176,7 @@ class Arrivals:
         try:
             num_steps, args = self._batches.due(size, args, self._cancellation.of)
             if num_steps == 0:
-                if self._reading_on.pop(worker, None) is not None:
-                    self._leaving.add(worker)
+                self._departures.note_end(worker)
                 return Result(worker, has_ended=True)
             execution = self._executions.traced(num_steps)
             if execution is None:
@@ -197,6 +190,7 @@ class Arrivals:
             if may_be_lost(error):
                 self._has_failed = False
                 self._num_losses += 1
+                self._departures.note_loss(worker)
             raise
         # The execution is over: a call returns when all its tasks have ended.
         fetched = None
@@ -206,19 +200,9 @@ class Arrivals:
             if self._runs_again or not may_be_lost(error):
                 raise
         if fetched is not None and execution.has_notice(fetched):
-            self._note_notice(worker)
+            self._departures.note_notice(worker, self._batches.let_leave)
         has_more = self._batches.note_done(num_steps)
         return Result(worker, num_steps, execution, fetched, is_last=not has_more)
-
-    def _note_notice(self, worker: int) -> None:
-        if worker in self._leaving:
-            return
-        now = time.monotonic()
-        if worker not in self._reading_on and self._batches.let_leave(worker):
-            self._reading_on[worker] = now + _READ_ON_SECS
-        elif now >= self._reading_on.get(worker, now):
-            self._reading_on.pop(worker, None)
-            self._leaving.add(worker)
 
     def _see_off(self, worker: int) -> None:
         """Begins nothing on a worker that has notice, and waits until it has left.
@@ -226,16 +210,8 @@ class Arrivals:
         Raises UnavailableError, for which the coordinator gives the execution to
         another worker, and takes this one in again when it is back.
         """
-        if worker not in self._leaving:
+        if not self._departures.see_off(worker, lambda: self._has_failed):
             return
-        end = time.monotonic() + _LEAVE_SECS
-        with contextlib.suppress(tf.errors.OpError):
-            while not self._has_failed and time.monotonic() < end:
-                tf.raw_ops.Fill(dims=[1], value=0.0).numpy()  # on the worker
-                time.sleep(_ASK_SECS)
-            self._leaving.discard(worker)
-            return
-        self._leaving.discard(worker)
         self._num_losses += 1
         logging.warning("fit: worker %d had notice, and has left.", worker)
         with contextlib.suppress(tf.errors.OpError):  # A server may be lost as well.

@@ -215,6 +215,24 @@ TEST_F(ConnectionTest, CancelAfterTheAnswerDoesNothing) {
   EXPECT_EQ(ended[0].how, Answer::How::kAnswered);
 }
 
+TEST_F(ConnectionTest, StopWaitsForTheAnswer) {
+  Connect();
+  const uint64_t id = Ask(dialler, "slow");
+  Move();
+  int cancelled = 0;
+  accepter->SetCancel(accepter_end.requests[0].id, [&] { ++cancelled; });
+  EXPECT_TRUE(dialler->Stop(id));
+  Move();
+  EXPECT_EQ(cancelled, 1);
+  EXPECT_TRUE(ended.empty());
+  accepter->Answer(accepter_end.requests[0].id, 1, "has ended", {});
+  Move();
+  ASSERT_EQ(ended.size(), 1);
+  EXPECT_EQ(ended[0].how, Answer::How::kAnswered);
+  EXPECT_EQ(ended[0].meta, "has ended");
+  EXPECT_FALSE(dialler->Stop(id));
+}
+
 TEST_F(ConnectionTest, ALostConnectionEndsWhatBothEndsWaitFor) {
   Connect();
   Ask(dialler, "one");
@@ -280,10 +298,12 @@ TEST_F(ConnectionTest, AnEndThatDoesNotReadKeepsNoRequestForWhichNobodyWaits) {
   const uint64_t half_sent = ask();
   const uint64_t unsent = ask();
   EXPECT_EQ(big.use_count(), 3);
+  const uint64_t stopped = ask();
   dialler->Cancel(unsent);
+  EXPECT_FALSE(dialler->Stop(stopped));
   dialler->Cancel(half_sent);
   EXPECT_EQ(big.use_count(), 2);
-  EXPECT_EQ(ended.size(), 2);
+  EXPECT_EQ(ended.size(), 3);
   // The other end hears of the one that is under way, and the next one is
   // whole.
   ask();

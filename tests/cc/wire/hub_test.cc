@@ -94,6 +94,10 @@ class Task : public Hub::Network, public Hub::Server {
   }
   void OnRequest(const ConnectionPtr& connection, uint64_t id, uint8_t,
                  std::string_view meta, std::unique_ptr<Body>) override {
+    if (meta == "silence") {
+      connection->SetCancel(id, [this] { ++num_cancelled; });
+      return;
+    }
     connection->Answer(id, 0, "echo of " + std::string(meta), {});
   }
 
@@ -139,6 +143,7 @@ class Task : public Hub::Network, public Hub::Server {
 
  public:
   bool watches = true;
+  int num_cancelled = 0;
   std::vector<ConnectionPtr> watched;
   std::vector<std::string> said;
   Hub hub;
@@ -408,6 +413,30 @@ TEST_F(HubTest, CancelSoonEndsARequestThoughTheCallerHoldsALock) {
   is_held = false;
   network.Move();
   EXPECT_TRUE(is_cancelled);
+}
+
+TEST_F(HubTest, WhatIsStoppedEndsWithItsAnswerOrInTime) {
+  Task& a = network.Add("a");
+  Task& b = network.Add("b");
+  a.hub.Find("b");
+  network.Move();
+  const ConnectionPtr connection = a.hub.Find("b");
+  std::map<std::string, Answer::How> ended;
+  for (const std::string& what : {"silence", "x"}) {
+    a.hub.StopSoon(connection, connection->Ask(1, what, {}, nullptr,
+                                               [&ended, what](Answer answer) {
+                                                 ended[what] = answer.how;
+                                               }));
+  }
+  network.Move();
+  EXPECT_EQ(ended.size(), 1);
+  EXPECT_EQ(ended["x"], Answer::How::kAnswered);
+  EXPECT_EQ(b.num_cancelled, 1);
+  EXPECT_EQ(a.hub.Poll(), network.now + Hub::kStopPatience);
+  network.Advance(Hub::kStopPatience);
+  EXPECT_EQ(ended.size(), 2);
+  EXPECT_EQ(ended["silence"], Answer::How::kCancelled);
+  EXPECT_EQ(a.hub.Poll(), Hub::Time::max());
 }
 
 TEST_F(HubTest, TwoHundredTasksTalkToOne) {

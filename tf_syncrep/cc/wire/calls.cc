@@ -118,7 +118,7 @@ void Call(const Local& local, const Hub::ConnectionPtr& connection,
     options->SetCancelCallback([hub = local.hub, connection, number] {
       // Not here: the lock of the options is held.
       if (const uint64_t id = number->Cancel()) {
-        hub->CancelSoon(connection, id);
+        hub->StopSoon(connection, id);
       }
     });
   }
@@ -144,7 +144,7 @@ void Call(const Local& local, const Hub::ConnectionPtr& connection,
         done(status);
       });
   if (number->Set(id)) {
-    connection->Cancel(id);
+    local.hub->StopSoon(connection, id);
   }
 }
 

@@ -65,6 +65,24 @@ void Connection::Cancel(uint64_t id) {
   waiting.done({Answer::How::kCancelled, 0, "", nullptr});
 }
 
+bool Connection::Stop(uint64_t id) {
+  {
+    MutexLock lock(mu_);
+    if (waiting_.count(id) == 0) {
+      return false;
+    }
+  }
+  if (!Unsend(id)) {
+    Send({Kind::kCancel, 0, 0, id}, {}, {});
+    return true;
+  }
+  const Waiting waiting = Take(id);
+  if (waiting.done != nullptr) {
+    waiting.done({Answer::How::kCancelled, 0, "", nullptr});
+  }
+  return false;
+}
+
 void Connection::Answer(uint64_t id, int code, std::string_view meta,
                         OutBody body) {
   {

@@ -97,6 +97,12 @@ class Connection : public std::enable_shared_from_this<Connection>,
   // which may not have begun, or may have answered; else it is not sent.
   void Cancel(uint64_t id);
 
+  // Tells the other task that the answer is of no use any more, and waits for
+  // it all the same: what was begun there has ended by then. A request that is
+  // not under way ends as cancelled, and is not sent. Returns whether it still
+  // waits.
+  bool Stop(uint64_t id);
+
   // Answers a request.
   void Answer(uint64_t id, int code, std::string_view meta, OutBody body);
 

@@ -84,6 +84,15 @@ void Hub::CancelSoon(ConnectionPtr connection, uint64_t id) {
       [connection = std::move(connection), id] { connection->Cancel(id); });
 }
 
+void Hub::StopSoon(ConnectionPtr connection, uint64_t id) {
+  network_->Post([this, connection = std::move(connection), id] {
+    if (connection->Stop(id)) {
+      MutexLock lock(mu_);
+      stopping_.push_back({connection, id, now_() + kStopPatience});
+    }
+  });
+}
+
 void Hub::Accept(std::unique_ptr<Stream> stream) {
   auto connection = std::make_shared<Connection>(
       std::move(stream), static_cast<Connection::Owner*>(this),
@@ -118,6 +127,7 @@ void Hub::OnOver(const ConnectionPtr& connection) {
 
 Hub::Time Hub::Poll() {
   std::vector<ConnectionPtr> late;
+  std::vector<Stopping> stopped;
   Time next = Time::max();
   {
     MutexLock lock(mu_);
@@ -129,6 +139,16 @@ Hub::Time Hub::Poll() {
         next = std::min(next, greeting.until);
       }
     }
+    while (!stopping_.empty() && stopping_.front().until <= now) {
+      stopped.push_back(std::move(stopping_.front()));
+      stopping_.pop_front();
+    }
+    if (!stopping_.empty()) {
+      next = std::min(next, stopping_.front().until);
+    }
+  }
+  for (const Stopping& one : stopped) {
+    one.connection->Cancel(one.id);
   }
   for (const ConnectionPtr& connection : late) {
     connection->Shutdown();

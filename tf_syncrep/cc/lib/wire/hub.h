@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -39,6 +40,8 @@ class Hub : private Connection::Owner {
   // How long a task that has no wire is left alone: at first, and at most.
   static constexpr Time kFirstPause = std::chrono::seconds(1);
   static constexpr Time kLastPause = std::chrono::seconds(60);
+  // How long a request that is stopped may take to end.
+  static constexpr Time kStopPatience = std::chrono::seconds(2);
 
   // Makes streams and watches them.
   class Network {
@@ -99,14 +102,19 @@ class Hub : private Connection::Owner {
   // takes: soon, whatever the threads of the program wait for.
   void CancelSoon(ConnectionPtr connection, uint64_t id);
 
+  // Does the same as Connection::Stop, and ends the request as cancelled if it
+  // has not ended after kStopPatience.
+  void StopSoon(ConnectionPtr connection, uint64_t id) TF_SYNCREP_EXCLUDES(mu_);
+
   // A stream of somebody who has dialled this task.
   void Accept(std::unique_ptr<Stream> stream) TF_SYNCREP_EXCLUDES(mu_);
 
   // A connection is over.
   void OnOver(const ConnectionPtr& connection) TF_SYNCREP_EXCLUDES(mu_);
 
-  // Shuts down connections that had no hello for too long. Returns when to call
-  // it again, or Time::max() if that is not before the next connection.
+  // Shuts down connections that had no hello for too long, and ends requests
+  // that were to stop. Returns when to call it again, or Time::max() if that is
+  // not before the next of either.
   Time Poll() TF_SYNCREP_EXCLUDES(mu_);
 
  private:
@@ -122,6 +130,11 @@ class Hub : private Connection::Owner {
   };
   struct Greeting {
     std::string task;  // empty if it has dialled
+    Time until;
+  };
+  struct Stopping {
+    ConnectionPtr connection;
+    uint64_t id;
     Time until;
   };
 
@@ -161,6 +174,8 @@ class Hub : private Connection::Owner {
   // Connections without a hello.
   std::unordered_map<ConnectionPtr, Greeting> greetings_
       TF_SYNCREP_GUARDED_BY(mu_);
+  // In the order of their ends. Some may have ended.
+  std::deque<Stopping> stopping_ TF_SYNCREP_GUARDED_BY(mu_);
 };
 
 }  // namespace wire

@@ -31,6 +31,7 @@ WITHOUT_BYTES = (
     "embedding_cluster",
     "fit_cluster",
     "tls_cluster",
+    "wire",
     "checkpoint",
     "publish",
 )

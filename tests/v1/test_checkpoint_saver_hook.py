@@ -599,7 +599,7 @@ def test_no_checkpoint_is_begun_at_sigterm_that_would_take_too_long(
         train([Terminated(6), hook], until=20)
     folder = directory.Directory(tmp_path)
     newest = folder.manifests()[-1]
-    assert newest.state["global_step"] == 4
+    assert newest.state["global_step"] < 6
     said = capsys.readouterr().out
     assert "no checkpoint of this moment is begun" in said
     assert f"the next run goes on from {folder.prefix(newest.number)}." in said

@@ -1,9 +1,12 @@
 """Small gradients for one task are sent together, and arrive unchanged."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from tf_syncrep.python.v1.sync_replicas import gradient_transfers
+
+pytestmark = pytest.mark.eager
 
 
 def _slices(num_indices, columns, dtype=tf.float32):

@@ -34,6 +34,8 @@ def train(hook, folder, until=5, use_resource=True, parts=None, sync=False, hook
             )
 
 
+# A follower answers eagerly.
+@pytest.mark.eager
 @thinned(
     "use_resource, parts, served_parts, sync",
     [False, True],
@@ -65,6 +67,7 @@ def test_each_version_has_the_variables_of_its_step(
     assert not [x for x in names if "Adam" in x]
 
 
+@pytest.mark.eager
 def test_a_training_that_goes_on_from_a_checkpoint_is_followed(tmp_path):
     folder = tmp_path / "published"
     with Recorded(folder) as live:
@@ -76,6 +79,7 @@ def test_a_training_that_goes_on_from_a_checkpoint_is_followed(tmp_path):
     assert live.assert_right(None) == last
 
 
+@pytest.mark.eager
 def test_lookup_tables_of_the_graph_that_serves_are_served(tmp_path):
     def serve():
         inputs, outputs = models.serve()

@@ -209,14 +209,16 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         """Begins a checkpoint if it is time; stops if the program is to end."""
-        if self._notice is not None and self._notice.is_given:
+        ends = self._notice is not None and self._notice.is_given
+        if ends:
             run_context.request_stop()
         if self._savings is None:
             return
         self._savings.wait_if_local()
         step = int(run_values.results)
         self._run.progress.note(step)
-        self._savings.begin_if_due(step)
+        if not ends:  # The last one is of this step, if there is time for it.
+            self._savings.begin_if_due(step)
 
     def end(self, session: Any) -> None:
         """Writes a last checkpoint, of the end of the training."""

@@ -599,7 +599,8 @@ def test_no_checkpoint_is_begun_at_sigterm_that_would_take_too_long(
         train([Terminated(6), hook], until=20)
     folder = directory.Directory(tmp_path)
     newest = folder.manifests()[-1]
-    assert newest.state["global_step"] < 6
+    # A run fetches the step from before it, and without resource variables its own.
+    assert newest.state["global_step"] == (4 if tf1.resource_variables_enabled() else 3)
     said = capsys.readouterr().out
     assert "no checkpoint of this moment is begun" in said
     assert f"the next run goes on from {folder.prefix(newest.number)}." in said

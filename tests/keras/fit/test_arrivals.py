@@ -150,7 +150,7 @@ def has_left(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("reads_on", "secs", "num_runs"), [(False, 60, 1), (True, 60, 3), (True, 0, 1)]
+    ("reads_on", "secs", "num_runs"), [(False, 60, 1), (True, 60, 3), (True, 0, 2)]
 )
 def test_a_worker_with_notice_reads_on_for_a_time_and_leaves(
     coordinator, monkeypatch, reads_on, secs, num_runs

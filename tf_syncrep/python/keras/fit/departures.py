@@ -42,9 +42,8 @@ class Departures:
         end of what it has.
         """
         now = time.monotonic()
-        if worker not in self._reading_on:
-            self._reading_on[worker] = now + _READ_ON_SECS
-        if now >= self._reading_on[worker] or not reads_on(worker):
+        until = self._reading_on.setdefault(worker, now + _READ_ON_SECS)
+        if not reads_on(worker) or now > until:
             self._leaving.add(worker)
 
     def note_end(self, worker: int) -> None:

@@ -32,9 +32,12 @@ AUTO_CONTROL_DEPS = "tensorflow.python.framework.auto_control_deps"
 OWN = {
     "_adapter",
     "_build_inner",
+    "_dataset",
     "_decay_weights",
+    "_empty",
     "_history",
     "_is_clipping",
+    "_iterators",
     "_make_variables",
     "_manager",
     "_model",
@@ -121,6 +124,7 @@ def owners():
     return [
         *(op, model, model.optimizer, model.layers[0], dropout),
         *(tf.function(lambda: None), tf.Variable(0.0)),
+        iter(tf.data.Dataset.range(1)),
         getattr(dropout, "_random_generator", None),
         getattr(data_adapters, "_keras_2", None),
         importlib.import_module(AUTO_CONTROL_DEPS).AutomaticControlDependencies(),

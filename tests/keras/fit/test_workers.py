@@ -4,6 +4,8 @@ docs/fit.md has what a loop of scheduled steps loses without it.
 """
 
 import gc
+import os
+import tempfile
 import time
 import weakref
 
@@ -267,6 +269,33 @@ def failures(strategy):
     return result
 
 
+def reading_ahead_without_end(strategy):
+    """The steps of two fits; a worker reads for the first when the second one ends.
+
+    Nothing can end the read of a pipe that nobody has opened for writing.
+    """
+    folder = tempfile.mkdtemp()
+    pipe = os.path.join(folder, "pipe")
+    os.mkfifo(pipe)
+
+    def numbers(rest=None):
+        lines = tf.data.Dataset.from_tensors("1")
+        if rest:
+            lines = lines.concatenate(tf.data.TextLineDataset(rest))
+        lines = lines.map(lambda line: tf.strings.to_number(line)[None, None])
+        return tf.data.Dataset.zip((lines, lines)).prefetch(1)
+
+    with strategy.scope():
+        model = tf.keras.Sequential([tf.keras.Input([1]), tf.keras.layers.Dense(1)])
+        model.compile(loss="mse", optimizer="sgd")
+    tfs.keras.fit(model, lambda _: numbers(pipe), steps_per_epoch=1, verbose=0)
+    gc.collect()
+    tfs.keras.fit(model, lambda _: numbers().repeat(10), verbose=0)
+    # It would raise if nobody read.
+    os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+    return int(model.optimizer.iterations.numpy())
+
+
 class Reading(tf.keras.Model):
     """Puts which worker has read what into its logs."""
 
@@ -405,6 +434,7 @@ def trainings():
         "readers": readers(strategy),
         "refusals": refusals(strategy, made_before, model_before),
         "kept": kept_after_fit(strategy),
+        "reading ahead": reading_ahead_without_end(strategy),
     }
 
 
@@ -484,6 +514,10 @@ def test_what_a_step_finds_out_is_told_in_one_sentence(training, what, message):
 
 def test_fit_keeps_no_data(training):
     assert training["kept"] == []
+
+
+def test_data_of_an_earlier_fit_that_cannot_end_holds_up_nothing(training):
+    assert training["reading ahead"] == 1 + 3 * 10
 
 
 def test_every_example_is_read_by_the_one_worker_whose_shard_it_is_in(training):

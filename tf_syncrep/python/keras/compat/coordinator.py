@@ -7,7 +7,7 @@ import logging
 import re
 import threading
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -168,11 +168,11 @@ def dataset_of_workers(
     coordinator: Any,
     functions: Sequence[Any],
     dataset: tf.data.Dataset,
-    call: Callable[[Any], tf.data.Dataset],
+    call: Callable[[Any], Iterable[Any]],
 ) -> Any:
     """Makes a dataset on each worker, by a separate function for each worker."""
 
-    def dataset_here() -> tf.data.Dataset:
+    def dataset_here() -> Iterable[Any]:
         return call(functions[worker_index()])
 
     function: Any = dataset_here

@@ -221,6 +221,7 @@ def fit(
         checks.warn_of_replicas(replicas, num_tasks("worker"))
     with (
         listening(model, callbacks) as steps.notice,
+        contextlib.closing(batches),
         fit_loop.closing(steps.coordinator, rounds_of(model.optimizer)),
         steps.counting(),
     ):

@@ -13,6 +13,7 @@ from absl import logging
 
 from tf_syncrep.python.keras.compat.coordinator import is_made, worker_index
 from tf_syncrep.python.keras.compat.data_adapters import Adapter
+from tf_syncrep.python.keras.compat.iterators import EndableDataset, end_iterators
 from tf_syncrep.python.keras.fit.adapters import without_optionals
 from tf_syncrep.python.keras.fit.ends import Ends, Window
 from tf_syncrep.python.keras.fit.sizes import Sizes
@@ -78,6 +79,10 @@ class Batches(abc.ABC):
 
     def end_epochs(self) -> None:
         """Ends what `begin_epoch` began."""
+        return
+
+    def close(self) -> None:
+        """Ends the iterators, when all executions have ended."""
         return
 
     def counts_items(self) -> bool:
@@ -155,6 +160,7 @@ class SentBatches(Batches):
     def __init__(self, adapter: Adapter, goes_on: bool, argument: str = "x"):
         self.argument = argument
         self._adapter = adapter
+        self._dataset = EndableDataset(adapter.dataset)
         self.element_spec = adapter.dataset.element_spec
         self._steps_of_epoch = adapter.steps_of_epoch
         self._goes_on = goes_on
@@ -194,11 +200,11 @@ class SentBatches(Batches):
                 if len(batches) < size:
                     if limit is not None:
                         logging.warning(_RAN_OUT, self.argument, first, limit)
-                    self._iterator = None
+                    self.close()
                     break
         finally:
             if not self._goes_on:
-                self._iterator = None
+                self.close()
             self.end_epochs()
 
     def end_epochs(self) -> None:
@@ -207,18 +213,27 @@ class SentBatches(Batches):
             self._is_reading = False
             self._adapter.end_epoch()
 
+    def close(self) -> None:
+        if self._iterator is not None:
+            self._iterator = None
+            end_iterators([self._dataset])
+
     def _has_batch(self) -> bool:
         """Returns whether there is a batch; goes back to the first if all were read."""
         if not self._is_reading:
             self._is_reading = True
             self._adapter.begin_epoch()
-        for iterator in (self._iterator, self._adapter.dataset):
-            if iterator is not None:
-                self._iterator = iter(iterator)
-                for batch in self._iterator:
-                    self._iterator = itertools.chain([batch], self._iterator)
-                    self._has_read = True
-                    return True
+        if self._iterator is not None and self._finds_batch():
+            return True
+        self.close()
+        self._iterator = iter(self._dataset)
+        return self._finds_batch()
+
+    def _finds_batch(self) -> bool:
+        for batch in self._iterator:
+            self._iterator = itertools.chain([batch], self._iterator)
+            self._has_read = True
+            return True
         return False
 
     @staticmethod
@@ -251,6 +266,9 @@ class WorkersBatches(Batches):
         del resume
         self._datasets.epoch = epoch
         return True
+
+    def close(self) -> None:
+        self._datasets.end_iterators()
 
     def executions(self, sizes: Sizes, first_step: int = 0) -> Iterator[Scheduled]:
         first = first_step
@@ -377,6 +395,9 @@ class WorkersPasses(Batches):
                 queue.begin_epoch(resume=True)
                 left = True
         return left
+
+    def close(self) -> None:
+        self._datasets.end_iterators()
 
     def end_epochs(self) -> None:
         for queue in self._queues:

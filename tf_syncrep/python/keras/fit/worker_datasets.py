@@ -9,7 +9,12 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.data.work_queue import WorkQueue, queues_used
-from tf_syncrep.python.keras.compat.coordinator import as_worker, dataset_of_workers
+from tf_syncrep.python.keras.compat.coordinator import (
+    as_worker,
+    dataset_of_workers,
+    worker_index,
+)
+from tf_syncrep.python.keras.compat.iterators import EndableDataset, end_iterators
 from tf_syncrep.python.ops import notice_ops
 
 # Such ops make workers read in different orders, or different parts; a Python generator
@@ -69,6 +74,8 @@ class WorkersDatasets:
                 )
         self.element_spec = specs[0]
         self.queues = list(queues.values())
+        # Each worker's thread writes that of its own worker alone.
+        self._on_workers: dict[int, EndableDataset] = {}
 
     @functools.cached_property
     def iterator(self) -> Any:
@@ -76,14 +83,24 @@ class WorkersDatasets:
 
         Each begins with the `epoch` in which its worker makes it.
         """
+
+        def make(function: Any) -> EndableDataset:
+            made = EndableDataset(function(tf.constant(self.epoch, tf.int64))[1])
+            self._on_workers[worker_index()] = made
+            return made
+
         return iter(
             dataset_of_workers(
                 self._coordinator,
                 self._functions,
                 self._functions[0].structured_outputs[1],
-                lambda function: function(tf.constant(self.epoch, tf.int64))[1],
+                make,
             )
         )
+
+    def end_iterators(self) -> None:
+        """Ends the iterators of workers."""
+        end_iterators(self._on_workers.values())
 
     def let_leave(self, *workers: int, is_gone: bool = False) -> None:
         """Lets work queues give these workers no more items."""

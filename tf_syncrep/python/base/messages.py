@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tf_syncrep.python.base.sizes import num_bytes
+
 _Like = tf.Tensor | tf.TensorSpec
 
 # Each byte as a string.
@@ -55,11 +57,6 @@ def unpack(message: tf.Tensor, like: Sequence[_Like]) -> list[tf.Tensor]:
     # A split copies only those parts that do not begin at a multiple of 64 bytes.
     _, *parts = tf.split(message, [num_bytes(head), *sizes])
     return list(map(_from_bytes, parts, like))
-
-
-def num_bytes(like: _Like) -> int:
-    """Counts the bytes of a tensor of numbers of a known shape."""
-    return like.shape.num_elements() * like.dtype.size
 
 
 def _is_of_any_length(like: _Like) -> bool:

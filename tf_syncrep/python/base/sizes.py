@@ -1,4 +1,4 @@
-"""Sizes of variables, and how they are shown."""
+"""Sizes of variables and tensors, and how they are shown."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,9 +9,9 @@ PLACEMENT = "placement"
 _NAMED = 3
 
 
-def num_bytes(variable: Any) -> int:
-    """Returns the bytes of a variable's values; 0 if its shape is not known."""
-    return (variable.shape.num_elements() or 0) * variable.dtype.base_dtype.size
+def num_bytes(values: Any) -> int:
+    """Returns the bytes of a variable, a tensor or one like it; 0 of unknown shape."""
+    return (values.shape.num_elements() or 0) * values.dtype.base_dtype.size
 
 
 def mebibytes(size: float) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.base import messages
+from tf_syncrep.python.base.sizes import num_bytes
 from tf_syncrep.python.keras.compat import graph_edges
 from tf_syncrep.python.keras.transfers import packing, rows
 from tf_syncrep.python.keras.transfers.dataflow import WORKER, Dataflow
@@ -256,7 +256,7 @@ def _can_be_joined(tensor: tf.Tensor) -> bool:
     return (
         tensor.dtype in _DTYPES
         and tensor.shape.is_fully_defined()
-        and messages.num_bytes(tensor) <= _LARGEST_BYTES
+        and num_bytes(tensor) <= _LARGEST_BYTES
     )
 
 

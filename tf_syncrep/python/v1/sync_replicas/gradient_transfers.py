@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 from tf_syncrep.python.base import messages
+from tf_syncrep.python.base.sizes import num_bytes
 from tf_syncrep.python.sync import gate_placement
 
 # For a tensor up to this size the call that fetches it costs more than two copies.
@@ -49,7 +50,7 @@ def choose_for_message(
         and (part := _part_to_send(gradient, wanted_on)) is not None
     }
     size = sum(
-        messages.num_bytes(part)
+        num_bytes(part)
         for i, part in chosen.items()
         if not _has_long_rows(gradients[i])
     )
@@ -113,10 +114,10 @@ def _has_long_rows(gradient) -> bool:
     row = gradient.values.shape[1:]
     if not row.is_fully_defined():
         return False
-    return messages.num_bytes(tf.TensorSpec(row, gradient.dtype)) >= _LONG_ROW_BYTES
+    return num_bytes(tf.TensorSpec(row, gradient.dtype)) >= _LONG_ROW_BYTES
 
 
 def _is_small(tensor) -> bool:
     if not tensor.shape.is_fully_defined():
         return False
-    return messages.num_bytes(tensor) <= _SMALL_BYTES
+    return num_bytes(tensor) <= _SMALL_BYTES

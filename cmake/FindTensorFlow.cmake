@@ -58,6 +58,12 @@ if(TensorFlow_FOUND AND NOT TARGET TensorFlow::TensorFlow)
                INTERFACE_INCLUDE_DIRECTORIES "${TensorFlow_INCLUDE_DIR}")
 endif()
 
+# TensorFlow 2.22 calls gRPC as Bazel's registry does.
+set(_grpc "${TensorFlow_INCLUDE_DIR}/external/grpc")
+if(NOT EXISTS "${_grpc}")
+  set(_grpc "${TensorFlow_INCLUDE_DIR}/external/com_github_grpc_grpc")
+endif()
+
 if(TensorFlow_FOUND AND EXISTS "${TensorFlow_CC_LIBRARY}" AND NOT TARGET TensorFlow::Servers)
   add_library(TensorFlow::Servers SHARED IMPORTED)
   # Who links it links TensorFlow::TensorFlow first, and it does not bring that along,
@@ -67,7 +73,6 @@ if(TensorFlow_FOUND AND EXISTS "${TensorFlow_CC_LIBRARY}" AND NOT TARGET TensorF
                                                        "${TensorFlow_CC_LIBRARY}")
   target_include_directories(
     TensorFlow::Servers
-    INTERFACE "${TensorFlow_INCLUDE_DIR}/external/com_github_grpc_grpc/include"
-              "${TensorFlow_INCLUDE_DIR}/external/com_github_grpc_grpc"
+    INTERFACE "${_grpc}/include" "${_grpc}"
               "${TensorFlow_INCLUDE_DIR}/external/farmhash_archive/src")
 endif()

@@ -18,6 +18,7 @@ cc_library(
 
 # Headers of the servers are below those of TensorFlow. Who links them links :tensorflow
 # first: of TensorFlow 2.15 each has a registry of servers, and Python uses that one's.
+# TensorFlow 2.22 calls gRPC as Bazel's registry does; others do not have that folder.
 _SERVERS = """
 cc_library(
     name = "servers",
@@ -25,6 +26,8 @@ cc_library(
     includes = [
         "include/external/com_github_grpc_grpc",
         "include/external/com_github_grpc_grpc/include",
+        "include/external/grpc",
+        "include/external/grpc/include",
         "include/external/farmhash_archive/src",
     ],
     hdrs = glob(["include/external/**"]),

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # README's commands on a machine that has nothing but what README names: in a root file
 # system that mmdebstrap makes, first as root and then as an ordinary user, each in a
-# clone of the last commit of this one.
+# clone of the last commit of this one. As root `.ci/run` runs the tests.
 #
 # fresh_machine.sh FOLDER makes it in FOLDER, which must not be there, and removes it. It
 # takes root, mmdebstrap and the right to mount, and is skipped with the reason without.
@@ -38,7 +38,7 @@ do_as_readme_says() {
   step "source .venv"
   step "tf-syncrep launch"
   deactivate
-  step "make test"
+  ((EUID == 0)) || step "make test"
 }
 
 # Within the namespace of mounts: what a machine has besides its files.

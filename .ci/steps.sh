@@ -49,9 +49,12 @@ use_compiler_cache() {
   export CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
 }
 
+# What pytest gets to run files on all cores.
+ON_ALL_CORES="-n $(nproc) --dist loadfile --no-loadscope-reorder --max-worker-restart 0"
+
 pytest_on_all_cores() {
-  .venv/bin/pytest -n "$(nproc)" --dist loadfile --no-loadscope-reorder \
-    --max-worker-restart 0 "$@"
+  # shellcheck disable=SC2086
+  .venv/bin/pytest $ON_ALL_CORES "$@"
 }
 
 step_test() {
@@ -95,7 +98,7 @@ step_fresh() {
 }
 
 step_soak() {
-  make soak
+  make soak PYTEST_ARGS="$ON_ALL_CORES"
 }
 
 step_lint() {
@@ -179,8 +182,7 @@ step_oldest() {
 }
 
 test_whole_on_wheel() {
-  make wheel TF_VERSION="$1" WHEEL_TESTS="-n $(nproc) --dist loadfile \
-    --no-loadscope-reorder --max-worker-restart 0 \
+  make wheel TF_VERSION="$1" WHEEL_TESTS="$ON_ALL_CORES \
     -m 'not soak and not slow and not one_version' tests"
 }
 

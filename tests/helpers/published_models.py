@@ -36,7 +36,8 @@ def make(
     hidden = tf.keras.layers.Concatenate()(list(embedding(inputs).values()))
     if is_normalized:  # It has variables that are not trained.
         hidden = tf.keras.layers.BatchNormalization()(hidden)
-    dense = tf.keras.layers.Dense(1, kernel_initializer="ones")
+    # With a bias TensorFlow 2.22 fuses both in graphs, and not in calls out of them.
+    dense = tf.keras.layers.Dense(1, kernel_initializer="ones", use_bias=False)
     model = tf.keras.Model(inputs, dense(hidden))
     if isinstance(size, int):  # Initial rows of a fixed table depend on its parts.
         values = np.random.default_rng(2).normal(size=(size, WIDTH))

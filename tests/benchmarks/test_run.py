@@ -56,7 +56,7 @@ def run(*args, env=None):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=280,
+        timeout=560,
         env=env,
     )
 

@@ -32,6 +32,13 @@ def behind(gate):
     )
 
 
+def wait_for_ends():
+    for thread in threading.enumerate():
+        if thread.name == "tf_syncrep_end":
+            thread.join(SECS)
+            assert not thread.is_alive()
+
+
 def test_what_reads_ahead_and_cannot_end_is_not_waited_for(shut):
     dataset = EndableDataset(behind(shut).prefetch(1))
     iterator = iter(dataset)
@@ -42,10 +49,17 @@ def test_what_reads_ahead_and_cannot_end_is_not_waited_for(shut):
     assert time.monotonic() - begin < SECS / 2
     assert not shut.is_set()
     shut.set()
-    for thread in threading.enumerate():
-        if thread.name == "tf_syncrep_end":
-            thread.join(SECS)
-            assert not thread.is_alive()
+    wait_for_ends()
+
+
+def test_an_iterator_that_comes_while_others_end_has_all_elements(shut):
+    dataset = EndableDataset(behind(shut).prefetch(1))
+    next(iter(dataset))
+    end_iterators([dataset])
+    later = iter(dataset)
+    shut.set()
+    wait_for_ends()
+    assert [int(x) for x in later] == list(range(9))
 
 
 @pytest.mark.parametrize(

@@ -274,8 +274,8 @@ def reading_ahead_without_end(strategy):
 
     Nothing can end the read of a pipe that nobody has opened for writing.
     """
-    folder = tempfile.mkdtemp()
-    pipe = os.path.join(folder, "pipe")
+    folder = tempfile.TemporaryDirectory()
+    pipe = os.path.join(folder.name, "pipe")
     os.mkfifo(pipe)
 
     def numbers(rest=None):

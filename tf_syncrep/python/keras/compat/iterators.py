@@ -41,13 +41,20 @@ class EndableDataset:
         self._iterators.append(iterator)
         return iterator
 
-    def end_iterators(self) -> None:
-        """Ends them: they have no more elements, and nothing reads ahead for them."""
-        while self._iterators:
-            # Private: nothing public tells the resource of an iterator.
-            resource = self._iterators.pop()._iterator_resource
-            with tf.device(resource.device):
-                tf.raw_ops.MakeIterator(dataset=self._empty, iterator=resource)
+    def start_end(self) -> threading.Thread:
+        """Begins to end the iterators that there are, not those that come meanwhile.
+
+        When the thread is over they have no more elements, and nothing reads ahead.
+        """
+        iterators, self._iterators = self._iterators, []
+        thread = threading.Thread(
+            target=_end,
+            args=(self._empty, iterators),
+            name="tf_syncrep_end",
+            daemon=True,
+        )
+        thread.start()
+        return thread
 
 
 def end_iterators(datasets: Iterable[EndableDataset]) -> None:
@@ -55,18 +62,17 @@ def end_iterators(datasets: Iterable[EndableDataset]) -> None:
 
     Those of a task that is lost have ended.
     """
-    threads = [
-        threading.Thread(target=_end, args=[x], name="tf_syncrep_end", daemon=True)
-        for x in datasets
-    ]
-    for thread in threads:
-        thread.start()
+    threads = [dataset.start_end() for dataset in datasets]
     end = time.monotonic() + _END_SECS
     for thread in threads:
         thread.join(max(0.0, end - time.monotonic()))
 
 
-def _end(dataset: EndableDataset) -> None:
+def _end(empty: tf.Tensor, iterators: list[Any]) -> None:
     own = executor.new_executor(enable_async=False)
     with contextlib.suppress(tf.errors.OpError), context.executor_scope(own):
-        dataset.end_iterators()
+        while iterators:
+            # Private: nothing public tells the resource of an iterator.
+            resource = iterators.pop()._iterator_resource
+            with tf.device(resource.device):
+                tf.raw_ops.MakeIterator(dataset=empty, iterator=resource)

@@ -100,7 +100,8 @@ class WorkersDatasets:
 
     def end_iterators(self) -> None:
         """Ends the iterators of workers."""
-        end_iterators(self._on_workers.values())
+        # A worker that has just come back may be adding its own.
+        end_iterators([*self._on_workers.values()])
 
     def let_leave(self, *workers: int, is_gone: bool = False) -> None:
         """Lets work queues give these workers no more items."""

@@ -1,5 +1,7 @@
 """PublisherHook in sessions of one process: what is published, and what is refused."""
 
+import threading
+
 import numpy as np
 import published_models
 import pytest
@@ -65,6 +67,24 @@ def test_each_version_has_the_variables_of_its_step(
     names = {*reader_of(Publications(tmp_path).prefix(3)).get_variable_to_shape_map()}
     assert {x.split("/")[0] for x in names} <= {"table", "bias"}
     assert not [x for x in names if "Adam" in x]
+
+
+def test_a_step_may_end_when_a_saved_model_is_begun(tmp_path, monkeypatch):
+    hook = tfs.train.PublisherHook(
+        tmp_path, models.serve, every_n_steps=1, full_every=2
+    )
+    begun = []
+    start = threading.Thread.start
+
+    def wait_and_start(thread):
+        if thread.name == "publication":
+            hook._writer.wait()
+            begun.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", wait_and_start)
+    train(hook, tmp_path)
+    assert begun
 
 
 @pytest.mark.eager

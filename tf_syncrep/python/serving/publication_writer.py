@@ -163,13 +163,14 @@ class PublicationWriter:
 
         rows = self._fulls.begin(contents, dict, moment_of_both)
         (publication,) = begun
-        self._making = threading.Thread(
+        making = threading.Thread(
             target=self._add_full,
             args=(publication, rows, self._served),
             name="publication",
             daemon=True,
         )
-        self._making.start()
+        making.start()
+        self._making = making  # Once it runs: others may be waiting for it.
         return publication
 
     def _complete(self, manifest: Manifest) -> Manifest:

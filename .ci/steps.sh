@@ -98,7 +98,7 @@ step_fresh() {
 }
 
 step_soak() {
-  make soak PYTEST_ARGS="$ON_ALL_CORES"
+  make soak PYTEST_ARGS="$ON_ALL_CORES tests"
 }
 
 step_lint() {

@@ -1,5 +1,6 @@
 """The protocol "grpc+tfs": who talks by it to whom, and what comes in at its port."""
 
+import ctypes
 import json
 import os
 import pathlib
@@ -14,6 +15,7 @@ import programs
 import pytest
 import shared_libraries
 import tensorflow as tf
+import waiting
 from keras_sync_replicas import make_strategy
 
 import tf_syncrep as tfs
@@ -364,3 +366,79 @@ def test_steps_whose_requests_have_the_same_random_number_are_no_error(tmp_path)
             env={**programs.environment(), "LD_PRELOAD": library},
         )
         assert cluster.wait("worker-0") == 0, cluster.output("worker-0")
+
+
+# TensorFlow calls it while it calls a function of another task.
+FILL_ATTRIBUTES = (
+    "_ZNK10tensorflow11AttrBuilder16FillAttrValueMapEPN6google8protobuf3MapI"
+    "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEENS_9AttrValueEEE"
+)
+# The first such call after `gate` is 1 waits until it is 3.
+GATE = """
+#include <atomic>
+#include <dlfcn.h>
+#include <unistd.h>
+extern "C" {
+std::atomic<int> gate{0};
+void FILL_ATTRIBUTES(const void* attributes, void* map) {
+  using Fill = void (*)(const void*, void*);
+  static const auto fill =
+      reinterpret_cast<Fill>(dlsym(RTLD_NEXT, "FILL_ATTRIBUTES"));
+  fill(attributes, map);
+  int shut = 1;
+  if (gate.compare_exchange_strong(shut, 2)) {
+    while (gate != 3) usleep(1000);
+  }
+}
+}
+""".replace("FILL_ATTRIBUTES", FILL_ATTRIBUTES)
+
+
+# Memory that is freed does not keep what it had.
+TUNABLES = "glibc.malloc.perturb=165:glibc.malloc.tcache_count=0"
+
+
+def call_while_others_are_called_first():
+    """Calls a function on a server while so many others are called as never before."""
+    make_strategy()
+    gate = ctypes.c_int.in_dll(ctypes.CDLL(None), "gate")
+    device = tf.device("/job:ps/replica:0/task:0/device:CPU:0")
+    with device:
+        variable = tf.Variable(3.0)
+
+    def new_function(addend):
+        @tf.function
+        def function():
+            with device:
+                return variable.read_value() + addend
+
+        return function
+
+    function = new_function(1.0)
+    function()
+    gate.value = 1
+    called = waiting.in_thread(lambda: float(function()))
+    waiting.until(lambda: gate.value == 2)
+    for number in range(40):
+        new_function(float(number))()
+    gate.value = 3
+    return called.result(60)
+
+
+def test_a_function_is_called_while_others_are_for_the_first_time(tmp_path):
+    library = shared_libraries.build(tmp_path / "gate.so", "-x", "c++", "-", text=GATE)
+    with clusters.Cluster(1, 1, serving=()) as cluster:
+        start(cluster, "ps-0", "worker-0")
+        cluster.wait_until_ready()
+        cluster.start(
+            "chief",
+            programs.call_command(call_while_others_are_called_first),
+            from_fork_server=False,
+            env={
+                **programs.environment(),
+                "LD_PRELOAD": library,
+                "GLIBC_TUNABLES": TUNABLES,
+            },
+        )
+        assert cluster.wait("chief") == 0, cluster.output("chief")
+        assert programs.result_in(cluster.output("chief")) == 4.0

@@ -47,6 +47,7 @@
 #include "tf_syncrep/cc/lib/wire/hub.h"
 #include "tf_syncrep/cc/lib/wire/socket_network.h"
 #include "tf_syncrep/cc/wire/calls.h"
+#include "tf_syncrep/cc/wire/function_room.h"
 #include "tf_syncrep/cc/wire/methods.h"
 #include "tf_syncrep/cc/wire/rendezvous.h"
 #include "tf_syncrep/cc/wire/served_calls.h"
@@ -193,7 +194,28 @@ class WireServer : public GrpcServer {
       const uint64_t context_id, tensorflow::EagerContext* context) override {
     TF_RETURN_IF_ERROR(
         calls_.eager()->CreateMasterContext(context_id, context));
+    master_context_ = context;
     return GrpcServer::AddMasterEagerContextToEagerService(context_id, context);
+  }
+
+  // A coordinator's context is whole when its server starts.
+  absl::Status Start() override {
+    if (master_context_ != nullptr) {
+      std::string task;
+      {
+        MutexLock lock(mu_);
+        task = others_.empty() ? "" : others_.begin()->first;
+      }
+      const absl::Status status = task.empty()
+                                      ? absl::OkStatus()
+                                      : MakeFunctionRoom(master_context_, task);
+      if (!status.ok()) {
+        LOG(WARNING) << "tf_syncrep: threads that call functions of other "
+                        "tasks for the first time may disturb each other: "
+                     << status;
+      }
+    }
+    return GrpcServer::Start();
   }
 
  protected:
@@ -331,6 +353,8 @@ class WireServer : public GrpcServer {
   Mutex mu_;
   std::map<std::string, std::string> others_ TF_SYNCREP_GUARDED_BY(mu_);
   std::optional<bool> by_wire_ TF_SYNCREP_GUARDED_BY(mu_);
+  // Null where no coordinator is. Both uses are in one thread, at the start.
+  tensorflow::EagerContext* master_context_ = nullptr;
 };
 
 class WireServerFactory : public tensorflow::ServerFactory {

@@ -283,7 +283,7 @@ def test_step_that_was_cancelled_for_another_reason_is_tensorflows(
 )
 @pytest.mark.parametrize("runs_again", [False, True])
 def test_numbers_that_are_lost_with_a_worker_are_no_error_of_a_step_that_trained(
-    coordinator, kind, text, is_lost, runs_again, monkeypatch
+    coordinator, kind, text, is_lost, runs_again, monkeypatch, caplog
 ):
     error = kind(None, None, text)
 
@@ -297,6 +297,7 @@ def test_numbers_that_are_lost_with_a_worker_are_no_error_of_a_step_that_trained
     if is_lost and not runs_again:
         coordinator.run(0)
         assert taken(arrivals) == "lost"
+        assert "metrics of 1 steps are not in what is reported: worker 0" in caplog.text
     else:
         with pytest.raises(kind, match=text):
             coordinator.run(0)

@@ -199,6 +199,12 @@ class Arrivals:
         except tf.errors.OpError as error:
             if self._runs_again or not may_be_lost(error):
                 raise
+            logging.warning(
+                "fit: loss and metrics of %d steps are not in what is reported: worker "
+                "%d was lost when they had trained, before their numbers were read.",
+                num_steps,
+                worker,
+            )
         if fetched is not None and execution.has_notice(fetched):
             self._departures.note_notice(worker, self._batches.let_leave)
         has_more = self._batches.note_done(num_steps)

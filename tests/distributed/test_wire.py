@@ -140,10 +140,10 @@ def test_workers_that_come_back_with_it_use_it(tmp_path):
         assert cluster.wait("chief") == 0, cluster.output("chief")
 
 
-def start_chief(cluster, function, *args):
-    """Starts a coordinator that tells whom it talks to."""
+def start_chief(cluster, function, *args, **env):
+    """Starts a coordinator that tells whom it talks to; `env` is for it alone."""
     command = programs.call_command(function, *args)
-    env = {**programs.environment(), **TELLS}
+    env = {**programs.environment(), **TELLS, **env}
     cluster.start("chief", command, from_fork_server=False, env=env)
 
 
@@ -393,8 +393,6 @@ void FILL_ATTRIBUTES(const void* attributes, void* map) {
 }
 }
 """.replace("FILL_ATTRIBUTES", FILL_ATTRIBUTES)
-
-
 # Memory that is freed does not keep what it had.
 TUNABLES = "glibc.malloc.perturb=165:glibc.malloc.tcache_count=0"
 
@@ -431,15 +429,11 @@ def test_a_function_is_called_while_others_are_for_the_first_time(tmp_path):
     with clusters.Cluster(1, 1, serving=()) as cluster:
         start(cluster, "ps-0", "worker-0")
         cluster.wait_until_ready()
-        cluster.start(
-            "chief",
-            programs.call_command(call_while_others_are_called_first),
-            from_fork_server=False,
-            env={
-                **programs.environment(),
-                "LD_PRELOAD": library,
-                "GLIBC_TUNABLES": TUNABLES,
-            },
+        start_chief(
+            cluster,
+            call_while_others_are_called_first,
+            LD_PRELOAD=library,
+            GLIBC_TUNABLES=TUNABLES,
         )
         assert cluster.wait("chief") == 0, cluster.output("chief")
         assert programs.result_in(cluster.output("chief")) == 4.0

@@ -154,7 +154,7 @@ soak: $(installed)
 	status=0
 	$(pytest) -m soak $(PYTEST_ARGS) || status=$$?
 	$(if $(with_tf_keras),TF_USE_LEGACY_KERAS=1 \
-	  $(pytest) -m "soak or not one_version" $(PYTEST_ARGS) tests/keras || status=$$?)
+	  $(pytest) -m "soak or not one_version" tests/keras || status=$$?)
 	exit $$status
 
 .PHONY: docs

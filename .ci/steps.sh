@@ -49,7 +49,7 @@ use_compiler_cache() {
   export CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
 }
 
-# What pytest gets to run files on all cores.
+# What pytest gets to run files on all cores, as `make` gives it.
 ON_ALL_CORES="-n $(nproc) --dist loadfile --no-loadscope-reorder --max-worker-restart 0"
 
 pytest_on_all_cores() {
@@ -98,7 +98,7 @@ step_fresh() {
 }
 
 step_soak() {
-  make soak PYTEST_ARGS="$ON_ALL_CORES tests"
+  make soak
 }
 
 step_lint() {

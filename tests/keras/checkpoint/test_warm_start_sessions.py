@@ -7,6 +7,7 @@ import tensorflow.compat.v1 as v1
 from warm_models import WIDTH, dense_of, make, tables_of
 
 import tf_syncrep as tfs
+from tf_syncrep.python.checkpoint import source
 
 
 def trained(folder, parts, has_hook):
@@ -55,3 +56,16 @@ def test_tables_and_variables_are_taken_by_names_that_are_mapped(
     assert report["tables/goods"].rows == 10
     assert "slots begin anew: there are none" in report["tables/goods"].note
     assert "global_step" in report.of("not used")
+
+
+@pytest.mark.parametrize("has_hook", [True, False])
+@pytest.mark.parametrize("parts", [None, 3])
+def test_a_table_becomes_one_that_grows(parts, has_hook, tmp_path, monkeypatch):
+    """It is read some rows at a time."""
+    monkeypatch.setattr(source, "_BYTES_AT_A_TIME", 3 * WIDTH * 4)
+    table, _ = trained(str(tmp_path), parts, has_hook)
+    new = make({"goods": tfs.keras.Dynamic(50)}, None, monkeypatch, 2)
+    tfs.keras.warm_start(new, tmp_path, rename={"model/goods": "tables/goods"})
+    rows = tables_of(new)["tables/goods"]
+    assert sorted(rows) == list(range(10))
+    np.testing.assert_array_equal([rows[i] for i in range(10)], table)

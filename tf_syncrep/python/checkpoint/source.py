@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -32,6 +34,10 @@ _CHANGED = re.compile(r"/changed/\d+-\d+/(?:ids|rows)$")
 _PART = re.compile(r"/\d+-of-\d+$")
 
 
+# How many bytes of a row's first array a task reads at a time.
+_BYTES_AT_A_TIME = 8 << 20
+
+
 @dataclasses.dataclass(frozen=True)
 class Rows:
     """A table in the files: its number of rows, and how it is stored.
@@ -44,6 +50,20 @@ class Rows:
     dtype: tf.DType
     shards: int
 
+    def some(self) -> Iterator[range]:
+        """Yields the numbers of rows that are read at a time."""
+        row_bytes = max(1, math.prod(self.shape)) * self.dtype.size
+        at_a_time = max(1, _BYTES_AT_A_TIME // (row_bytes * self.shards)) * self.shards
+        for begin in range(0, self.num, at_a_time):
+            yield range(begin, min(begin + at_a_time, self.num))
+
+
+class Run(NamedTuple):
+    """Rows of arrays of a table, and what reads them, on the device of its caller."""
+
+    ids: range
+    read: Callable[[], list[Any]]
+
 
 class Source:
     """A full checkpoint, and those with its later changes."""
@@ -52,8 +72,12 @@ class Source:
     without_slots = False
 
     def __init__(self, prefixes: Sequence[str], state: dict[str, Any] | None = None):
-        """Reads what is in the files, and no values; `state`: of the last manifest."""
+        """Reads what is in the files, and no values.
+
+        `state`: of the last manifest; None if TensorFlow wrote the checkpoint.
+        """
         self.prefixes = list(prefixes)
+        self._is_tensorflows = state is None
         self.state = state or {}
         self.keyed: dict[str, Any] = self.state.get(KEYED, {})
         notes = self.state.get(NOTES, {})
@@ -107,23 +131,47 @@ class Source:
         """Has each task read its share, by the names in the files."""
         calls.restore(Contents(_shares=dict(shares)), self.prefixes)
 
-    def read_range(
-        self, like: Sequence[Any], names: Sequence[str], begin: int, num: int, of: int
-    ) -> list[Any]:
-        """Reads rows next to each other of arrays of a table, where the caller is.
+    def runs(
+        self, like: Sequence[Any], names: Sequence[str], stored: Rows
+    ) -> Iterator[Run]:
+        """Yields all rows of arrays of a table of fixed size, some at a time.
 
-        `like`: variables with such rows, whose dtypes the rows get. `of`: how many rows
-        the table has.
+        `like`: variables with such rows, whose dtypes the rows get. Of a checkpoint of
+        TensorFlow's an array is read as a whole, as TensorFlow reads it.
         """
+        dtypes = [x.dtype for x in like]
+        read_all = functools.cache(functools.partial(self._read_all, names, dtypes))
+        for ids in stored.some():
+            if self._is_tensorflows:
+                yield Run(ids, functools.partial(rows_of, read_all, ids))
+            else:
+                read = functools.partial(self._read_range, like, names, ids, stored.num)
+                yield Run(ids, read)
+
+    def _read_all(self, names: Sequence[str], dtypes: Sequence[tf.DType]) -> list[Any]:
+        """Reads arrays of a checkpoint of TensorFlow's."""
+        read = tf.raw_ops.RestoreV2(
+            prefix=self.path,
+            tensor_names=names,
+            shape_and_slices=[""] * len(names),
+            dtypes=[self._dtypes[name] for name in names],
+        )
+        return [*map(tf.cast, read, dtypes)]
+
+    def _read_range(
+        self, like: Sequence[Any], names: Sequence[str], ids: range, num_rows: int
+    ) -> list[Any]:
+        """Reads rows next to each other of a table of so many rows."""
+        num = len(ids)
         read = [tf.Variable(tf.zeros([num, *x.shape[1:]], x.dtype)) for x in like]
         checkpoint_ops.checkpoint_restore(
             self.prefixes,
             [[x.handle for x in read]],
-            [(0, num, begin, 1, of)],
+            [(0, num, ids.start, 1, num_rows)],
             names,
             [],
             [],
-            [of],
+            [num_rows],
         )
         return read
 
@@ -135,9 +183,14 @@ class Source:
         # It is so large that later files have only the rows that have changed.
         shape, dtype = self.whole(name)
         with tf.device("/device:CPU:0"):
-            like = tf.Variable(tf.zeros([0, *shape[1:]], dtype))
-            (values,) = self.read_range([like], [name], 0, shape[0], shape[0])
+            like = tf.TensorSpec([0, *shape[1:]], dtype)
+            (values,) = self._read_range([like], [name], range(shape[0]), shape[0])
         return values.numpy()
+
+
+def rows_of(read_all: Callable[[], list[Any]], ids: range) -> list[Any]:
+    """Returns rows of arrays that are read as a whole when the first are wanted."""
+    return [x[ids.start : ids.stop] for x in read_all()]
 
 
 def without_part(name: str) -> str:

@@ -23,9 +23,7 @@ from tf_syncrep.python.checkpoint.warm_arrays import Arrays, is_row, other_row
 from tf_syncrep.python.checkpoint.warm_items import Item, Place, Taken
 from tf_syncrep.python.ops import table_ops
 
-# How many bytes of vectors a task reads at a time, and how many numbers of rows the
-# coordinator looks at.
-_BYTES_AT_A_TIME = 8 << 20
+# At how many numbers of rows the coordinator looks at a time.
 _NUMBERS_AT_A_TIME = 1 << 20
 
 
@@ -50,8 +48,10 @@ class Growing:
             found = rows.get(self._arrays.name_of(array))
             return found is not None and is_row(*found, item.arrays[array])
 
-        if not (item.keyed or item.places) or not fits(item.name):
+        if not fits(item.name):
             return other_row(*rows[stored], item.variable)
+        if not (item.keyed or item.places):
+            return "it grows there, and here it is a variable that is read at once"
         slots, left_out = self._arrays.slots(item, stored, fits)
         name = item.name
         arrays = [name, f"keys/{name}", f"uses/{name}", *slots]
@@ -177,21 +177,16 @@ def _fill_growing_from_fixed(table: KeyedTable, source: Source, stored: Rows) ->
 
     Each task reads all rows, some at a time, and keeps its own.
     """
-    row_bytes = max(1, int(np.prod(stored.shape))) * stored.dtype.size
-    at_a_time = max(1, _BYTES_AT_A_TIME // (row_bytes * stored.shards)) * stored.shards
     for number, part in enumerate(table.parts):
-        for begin in range(0, stored.num, at_a_time):
-            num = min(at_a_time, stored.num - begin)
-            keys = np.arange(begin, begin + num)
+        for ids, read in source.runs(part.variables, table.arrays, stored):
+            keys = np.asarray(ids)
             (here,) = np.nonzero(table.owners(keys) == number)
             with tf.device(part.device):
-                read = source.read_range(
-                    part.variables, table.arrays, begin, num, stored.num
-                )
+                rows_read = read()
                 last_use = tf.fill([len(here)], table_ops.NOW)
                 counts = tf.ones([len(here)], tf.int32)
                 rows = part.add(tf.constant(keys[here]), last_use, counts)
-                for variable, values in zip(part.variables, read, strict=True):
+                for variable, values in zip(part.variables, rows_read, strict=True):
                     tf.raw_ops.ResourceScatterUpdate(
                         resource=variable.handle,
                         indices=rows,

@@ -22,7 +22,7 @@ import tensorflow as tf
 from tf_syncrep.python.checkpoint.contents import Share
 from tf_syncrep.python.checkpoint.directory import DamagedError
 from tf_syncrep.python.checkpoint.keyed_tables import Chunk, Owners
-from tf_syncrep.python.checkpoint.source import Rows, Source
+from tf_syncrep.python.checkpoint.source import Rows, Run, Source
 from tf_syncrep.python.keras.checkpoint.file_names import LAYERS, FileNames, Step
 from tf_syncrep.python.keras.tables.slots import KEYS, USES
 from tf_syncrep.python.keras.tables.stacked_tables import chunks, write_rows
@@ -108,8 +108,7 @@ class FileSource(Source):
         self, names: Sequence[str], rows: slice, dtypes: Sequence[tf.DType]
     ) -> list[Any]:
         """Reads rows of some arrays, and sends them to where the caller is."""
-        read = [self._read(name, rows) for name in names]
-        return [*map(tf.constant, read, dtypes)]
+        return [*map(tf.cast, [self._read(name, rows) for name in names], dtypes)]
 
     def rows(self, name: str, row_dims: int, is_table: bool) -> Rows | None:
         """Returns the rows of an array."""
@@ -123,14 +122,14 @@ class FileSource(Source):
         """Reads a variable."""
         return self._read(name, ...)
 
-    def read_range(
-        self, like: Sequence[Any], names: Sequence[str], begin: int, num: int, _: int
-    ) -> list[Any]:
-        """Reads rows next to each other."""
-        return [
-            tf.cast(self._read(name, slice(begin, begin + num)), variable.dtype)
-            for name, variable in zip(names, like, strict=True)
-        ]
+    def runs(
+        self, like: Sequence[Any], names: Sequence[str], stored: Rows
+    ) -> Iterator[Run]:
+        """Yields all rows of arrays of a table of fixed size, some at a time."""
+        dtypes = [x.dtype for x in like]
+        for ids in stored.some():
+            rows = slice(ids.start, ids.stop)
+            yield Run(ids, functools.partial(self._read_rows, names, rows, dtypes))
 
     def take(self, calls: Any, shares: Mapping[str, Share]) -> None:
         """Sets the rows and variables of shares."""

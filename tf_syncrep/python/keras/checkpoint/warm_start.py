@@ -61,10 +61,10 @@ def warm_start(
             taken, too.
         source: a checkpoint of `tfs.keras.Checkpoint`, such as `"/shared/run1/ckpt-7"`,
             or its folder, of which the newest whole one is taken. Or one of
-            `tf.train.Checkpoint`, without tables of a `DistributedEmbedding`, whose
-            variables go by the names that Keras gave them. Or a file of Keras,
-            `.weights.h5` or `.keras`, of which weights and tables are taken, and
-            nothing of the optimizer; they go through the coordinator, some at a time.
+            `tf.train.Checkpoint`, whose variables go by the names that Keras gave them.
+            Or a file of Keras, `.weights.h5` or `.keras`, of which weights and tables
+            are taken, and nothing of the optimizer; they go through the coordinator,
+            some at a time.
         rename: names in the source with names of the model, of variables or of all that
             is within them: `{"tables/item": "tables/goods"}`; or a function of a name
             in the source that returns one of the model.
@@ -132,7 +132,10 @@ def _opened(
         return open_source(
             source,
             lambda prefix: ObjectSource(
-                prefix, contents.trainers.values(), numbered_stems(model)
+                prefix,
+                contents.trainers.values(),
+                numbered_stems(model),
+                contents.tables,
             ),
         )
     names = functools.partial(FileNames, model, contents, terms.rename)

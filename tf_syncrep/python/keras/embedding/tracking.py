@@ -43,7 +43,7 @@ def track(layer: Any, tables: Tables, whole: str | None = None) -> None:
     setattr(root, _name_of(state.layout), _numbered(parts))
     # In Keras 3 a path leads from optimizers to the variables themselves.
     compat.track(parts[0], "layout", _Layout(layer.name, tables, None))
-    compat.track(layer, "_saved_tables", root)
+    compat.track(layer, saved_layout.OF_FIXED_SIZE, root)
     if whole is not None:
         compat.track(layer, whole, _Whole(tables))
 
@@ -61,7 +61,7 @@ def track_dynamic(layer: Any, tables: DynamicTables) -> None:
     setattr(root, _name_of(state.layout), _numbered(tables.all_variables()))
     # In Keras 3 a path leads from optimizers to the variables themselves.
     compat.track(tables.all_trained()[0], "layout", state)
-    compat.track(layer, "_saved_dynamic_tables", root)
+    compat.track(layer, saved_layout.GROWING, root)
 
 
 class _LayoutState(tf.train.experimental.PythonState, Generic[_Of]):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import TypeVar
 
-from tf_syncrep.python.embedding.layout import Slab, Table
+from tf_syncrep.python.embedding.layout import DynamicSlab, Slab, Table
 from tf_syncrep.python.keras.tables.stacked_tables import StackedTables
 
 
@@ -27,13 +28,25 @@ def as_json(tables: StackedTables) -> str:
     )
 
 
-def from_json(saved: str) -> list[Slab]:
-    """Makes slabs of fixed size of what `as_json` returned."""
+# The attributes of a layer that lead to its tables in checkpoints of TensorFlow's.
+OF_FIXED_SIZE, GROWING = "_saved_tables", "_saved_dynamic_tables"
+
+_Slab = TypeVar("_Slab", Slab, DynamicSlab)
+
+
+def from_json(saved: str, kind: type[_Slab] = Slab) -> list[_Slab]:
+    """Makes slabs of what `as_json` returned, of tables of fixed size or that grow."""
     return [
-        Slab(
+        kind(
             "saved",
             [
-                Table(name, size, slab["width"], slab["dtype"])
+                Table(
+                    name,
+                    size,
+                    slab["width"],
+                    slab["dtype"],
+                    grows=kind is DynamicSlab,
+                )
                 for name, size in slab["tables"]
             ],
             slab["num_parts"],

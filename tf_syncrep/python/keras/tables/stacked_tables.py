@@ -68,7 +68,7 @@ class StackedTables:
 
     def key_in_files(self, name: str) -> str:
         """Returns the name where a slash would separate folders."""
-        return self.name_in_files(name).replace("%", "%25").replace("/", "%2F")
+        return as_key(self.name_in_files(name))
 
     @property
     def variable_names(self) -> list[str]:
@@ -91,6 +91,11 @@ class StackedTables:
     def all_variables(self) -> list[Any]:
         """Returns all variables, as Keras has them."""
         return self.all_trained()
+
+
+def as_key(name: str) -> str:
+    """Returns a table's name where a slash would separate folders."""
+    return name.replace("%", "%25").replace("/", "%2F")
 
 
 def chunks(rows: Any, variable: Any) -> Iterator[Any]:

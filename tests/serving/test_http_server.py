@@ -1,5 +1,6 @@
 """`tf-syncrep serve-model`, as a user runs it."""
 
+import asyncio
 import json
 import os
 import re
@@ -16,7 +17,8 @@ from waiting import until
 
 import tf_syncrep as tfs
 
-pytest.importorskip("aiohttp", reason="it answers requests")
+web = pytest.importorskip("aiohttp.web", reason="it answers requests")
+http_server = pytest.importorskip("tf_syncrep.python.serving.http_server")
 
 SHORT = {"candidate": [1, 2], "watched": [[1, 2, 3], [4, 5, 6]]}
 ROWS = [
@@ -160,6 +162,28 @@ def test_it_waits_for_the_first_version_and_ends_by_sigterm(tmp_path):
         assert server.predict({"inputs": ["a", "b"]}) == (200, {"outputs": wanted})
         os.kill(server.command.process.pid, signal.SIGTERM)
         assert server.command.wait() == 0
+
+
+def test_a_signal_that_comes_as_it_ends_is_no_error(published, monkeypatch):
+    """A shell and its user may both send one."""
+    folder, _ = published
+    before = {x: signal.getsignal(x) for x in (signal.SIGINT, signal.SIGTERM)}
+
+    async def start(site, start=web.TCPSite.start):
+        await start(site)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def run(main, run=asyncio.run):
+        run(main)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(web.TCPSite, "start", start)
+    monkeypatch.setattr(asyncio, "run", run)
+    try:
+        http_server.serve(str(folder), "published", "localhost", 0)
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
 
 
 class Words(tf.keras.Model):

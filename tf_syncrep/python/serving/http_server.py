@@ -44,8 +44,15 @@ def _tell(follower: Follower) -> None:
 
 async def _serve(follower: Follower, name: str, host: str, port: int) -> None:
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+    def end(signum: int, frame: Any) -> None:
+        del signum, frame
+        # More of them may come while it ends, which the loop would leave to Python.
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(ended.set)
+
     for signum in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(signum, ended.set)
+        signal.signal(signum, end)
     runner = web.AppRunner(_Api(follower, name).app(), access_log=None)
     await runner.setup()
     try:

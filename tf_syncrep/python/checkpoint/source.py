@@ -32,8 +32,6 @@ _NAME = re.compile(r"ckpt-(\d+)")
 # What follows the name of an array: rows that have changed, and its part.
 _CHANGED = re.compile(r"/changed/\d+-\d+/(?:ids|rows)$")
 _PART = re.compile(r"/\d+-of-\d+$")
-
-
 # How many bytes of a row's first array a task reads at a time.
 _BYTES_AT_A_TIME = 8 << 20
 
@@ -74,10 +72,10 @@ class Source:
     def __init__(self, prefixes: Sequence[str], state: dict[str, Any] | None = None):
         """Reads what is in the files, and no values.
 
-        `state`: of the last manifest; None if TensorFlow wrote the checkpoint.
+        `state`: of the last manifest; None if there is none, as of TensorFlow's own.
         """
         self.prefixes = list(prefixes)
-        self._is_tensorflows = state is None
+        self._has_manifest = state is not None
         self.state = state or {}
         self.keyed: dict[str, Any] = self.state.get(KEYED, {})
         notes = self.state.get(NOTES, {})
@@ -142,14 +140,14 @@ class Source:
         dtypes = [x.dtype for x in like]
         read_all = functools.cache(functools.partial(self._read_all, names, dtypes))
         for ids in stored.some():
-            if self._is_tensorflows:
+            if stored.shards == 1 and not self._has_manifest:
                 yield Run(ids, functools.partial(rows_of, read_all, ids))
             else:
                 read = functools.partial(self._read_range, like, names, ids, stored.num)
                 yield Run(ids, read)
 
     def _read_all(self, names: Sequence[str], dtypes: Sequence[tf.DType]) -> list[Any]:
-        """Reads arrays of a checkpoint of TensorFlow's."""
+        """Reads arrays as a whole."""
         read = tf.raw_ops.RestoreV2(
             prefix=self.path,
             tensor_names=names,

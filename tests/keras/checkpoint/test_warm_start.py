@@ -92,6 +92,17 @@ def test_a_table_with_fewer_rows_needs_truncate(
     assert report["tables/user"].note == "3 of 11 rows left out"
 
 
+def test_a_checkpoint_that_has_lost_its_manifest_is_taken(tmp_path, monkeypatch):
+    """It is read as ours, although it says no more how many rows tables have."""
+    old = train(make({"user": 11}, None, monkeypatch, 2))
+    saved(old, tmp_path)
+    (tmp_path / "ckpt-1.json").unlink()
+    new = make({"user": GROWS}, None, monkeypatch, 3)
+    tfs.keras.warm_start(new, tmp_path / "ckpt-1")
+    rows, there = tables_of(new)["tables/user"], tables_of(old)["tables/user"]
+    np.testing.assert_array_equal([rows[i] for i in range(11)], there)
+
+
 @pytest.mark.parametrize(
     ("dtype", "num_parts"), [("bfloat16", 1), ("float16", 3), ("float64", 2)]
 )

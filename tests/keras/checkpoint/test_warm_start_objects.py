@@ -235,3 +235,14 @@ def test_objects_that_are_damaged_are_an_error(tmp_path):
     data.write_bytes(b"")
     with pytest.raises(DamagedError, match="saved-1 cannot be read: "):
         tfs.keras.warm_start(stock(), tmp_path)
+
+
+@pytest.mark.parametrize("size", [10, GROWS])
+def test_damage_in_a_table_is_an_error(size, tmp_path):
+    old = train(make({"user": size}))
+    written(old, tmp_path)
+    (data,) = tmp_path.glob("saved-1.data*")
+    row = tables_of(old)["tables/user"][3].tobytes()
+    data.write_bytes(data.read_bytes().replace(row, bytes(len(row))))
+    with pytest.raises(DamagedError, match=r"saved-1 cannot be read.*may have been"):
+        tfs.keras.warm_start(make({"user": size}), tmp_path)

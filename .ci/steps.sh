@@ -74,14 +74,18 @@ step_cpp() {
     -k "not defect_is_found"
 }
 
+# Those that `fit` takes; NumPy stays as it is.
+install_kinds_of_data() {
+  .venv/bin/pip install -q scipy pandas \
+    "numpy==$(.venv/bin/python -c 'import numpy; print(numpy.__version__)')"
+}
+
 # But the C++ tests, which have steps of their own, and guides, which `make docs` runs.
 step_slow() {
   make build
   # Without what they depend on: Keras is there, and is to stay as it is.
   .venv/bin/pip install -q --no-deps keras-rs tensorflow-recommenders
-  # For kinds of data that `fit` takes; NumPy stays as it is, too.
-  .venv/bin/pip install -q scipy pandas \
-    "numpy==$(.venv/bin/python -c 'import numpy; print(numpy.__version__)')"
+  install_kinds_of_data
   pytest_on_all_cores -m "slow and not soak" --timeout=900 --ignore=tests/cc tests
 }
 
@@ -98,6 +102,8 @@ step_fresh() {
 }
 
 step_soak() {
+  make build
+  install_kinds_of_data
   make soak
 }
 

@@ -1,9 +1,11 @@
 """Models of which one begins with what fits it of another one, and their tables."""
 
 import collections
+import itertools
 
 import embedding_models
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import tf_syncrep as tfs
@@ -11,6 +13,14 @@ from tf_syncrep.python.keras.checkpoint.contents import contents_of
 
 NUM_PARTS = "tf_syncrep.python.keras.embedding.distributed_embedding.num_parts"
 WIDTH = 4
+# In how many parts a table is saved, and then is.
+IN_PARTS = pytest.mark.parametrize(
+    ("from_parts", "num_parts"),
+    [
+        pytest.param(*x, marks=() if x in ((2, 3), (3, 1)) else pytest.mark.ci)
+        for x in itertools.product((1, 2, 3), repeat=2)
+    ],
+)
 
 
 def make(

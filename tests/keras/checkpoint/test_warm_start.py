@@ -1,6 +1,5 @@
 """A model that begins with what fits it of another one, row by row."""
 
-import itertools
 import json
 import shutil
 
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from warm_models import (
+    IN_PARTS,
     WIDTH,
     assert_all_equal,
     assert_same_by_key,
@@ -27,14 +27,6 @@ from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.checkpoint.contents import contents_of
 
 GROWS = tfs.keras.Dynamic(50)
-# In how many parts a table is saved, and then is.
-IN_PARTS = pytest.mark.parametrize(
-    ("from_parts", "num_parts"),
-    [
-        pytest.param(*x, marks=() if x in ((2, 3), (3, 1)) else pytest.mark.ci)
-        for x in itertools.product((1, 2, 3), repeat=2)
-    ],
-)
 
 
 @IN_PARTS

@@ -1,11 +1,10 @@
 """A model that begins with what fits it of a checkpoint of tf.train.Checkpoint."""
 
-import itertools
-
 import numpy as np
 import pytest
 import tensorflow as tf
 from warm_models import (
+    IN_PARTS,
     WIDTH,
     assert_all_equal,
     assert_same_by_key,
@@ -122,13 +121,7 @@ def test_names_that_two_variables_have_are_not_used(tmp_path):
     assert len([x for x in report.of("not used") if x.startswith("variables/")]) >= 10
 
 
-@pytest.mark.parametrize(
-    ("from_parts", "num_parts"),
-    [
-        pytest.param(*x, marks=() if x in ((2, 3), (3, 1)) else pytest.mark.ci)
-        for x in itertools.product((1, 2, 3), repeat=2)
-    ],
-)
+@IN_PARTS
 @pytest.mark.parametrize(
     "dtype", ["float32", pytest.param("float16", marks=pytest.mark.ci)]
 )

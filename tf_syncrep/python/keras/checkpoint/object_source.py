@@ -37,6 +37,7 @@ from tf_syncrep.python.keras.checkpoint.object_tables import (
     saved_slabs,
 )
 from tf_syncrep.python.keras.compat.object_graph import numbers_of_slots, objects_in
+from tf_syncrep.python.keras.optimizer_slots import are_rows
 from tf_syncrep.python.keras.tables.setting import keep
 from tf_syncrep.python.keras.tables.stacked_tables import ONLY, as_key
 
@@ -127,8 +128,7 @@ class ObjectSource(Source):
 
     def _is_by_rows(self, slot: str, variable: str) -> bool:
         """Returns whether a slot has the rows of its variable, by their keys."""
-        shape, of = self.shapes[slot], self.shapes[variable]
-        return shape == of or (len(of) > 1 and shape == [of[0], *([1] * (len(of) - 1))])
+        return are_rows(*(tf.TensorSpec(self.shapes[x]) for x in (slot, variable)))
 
     def rows(self, name: str, row_dims: int, is_table: bool) -> Rows | None:
         """Returns how an array is stored row by row."""

@@ -9,6 +9,11 @@ from typing import TypeVar
 from tf_syncrep.python.embedding.layout import DynamicSlab, Slab, Table
 from tf_syncrep.python.keras.tables.stacked_tables import StackedTables
 
+# The attributes of a layer that lead to its tables in checkpoints of TensorFlow's.
+OF_FIXED_SIZE, GROWING = "_saved_tables", "_saved_dynamic_tables"
+
+_Slab = TypeVar("_Slab", Slab, DynamicSlab)
+
 
 def as_json(tables: StackedTables) -> str:
     """Describes slabs in JSON, from which `from_json` makes equal ones."""
@@ -26,12 +31,6 @@ def as_json(tables: StackedTables) -> str:
             for slab in tables.slabs
         ]
     )
-
-
-# The attributes of a layer that lead to its tables in checkpoints of TensorFlow's.
-OF_FIXED_SIZE, GROWING = "_saved_tables", "_saved_dynamic_tables"
-
-_Slab = TypeVar("_Slab", Slab, DynamicSlab)
 
 
 def from_json(saved: str, kind: type[_Slab] = Slab) -> list[_Slab]:
